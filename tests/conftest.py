@@ -26,8 +26,8 @@ for variable in [name for name in os.environ if name.upper().endswith("_PROXY")]
 pytest.register_assert_rewrite("shoal.testing")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Mark what needs PostgreSQL or starts processes: `make quick` leaves it out."""
     for item in items:
         if uses(item, "postgres", "postgres_server", "durable_postgres"):
@@ -37,6 +37,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if uses(item, "rabbitmq"):
             # It takes seconds to start: one test process has it, if they are distributed by groups.
             item.add_marker(pytest.mark.xdist_group("rabbitmq"))
+    yield
+    for item in items:
+        # xdist marks a group in the name of a test; where pytest 9.2 keeps names, xdist 3.8 does not know.
+        if hasattr(item, "_id") and (grouped := vars(item).get("_nodeid")):
+            item._id = type(item._id).parse(grouped)
 
 
 def pytest_unconfigure() -> None:

@@ -316,7 +316,7 @@ def build_attempts(
 ) -> AttemptRunner:
     """Attempts without lanes, for a try or a replay. robots.txt is obeyed unless pages come from the store."""
     from shoal.fetch.robots import Robots
-    from shoal.worker.attempt import AttemptResources
+    from shoal.worker.attempt_resources import AttemptResources
     from shoal.worker.attempt_runner import AttemptRunner
     from shoal.worker.failure_log import FailureLog
     from shoal.worker.politeness import Politeness
@@ -376,7 +376,7 @@ def build_worker(
     """
     from shoal.fetch.memory import MemoryBudget
     from shoal.fetch.robots import Robots
-    from shoal.worker.attempt import AttemptResources
+    from shoal.worker.attempt_resources import AttemptResources
     from shoal.worker.attempt_runner import AttemptRunner
     from shoal.worker.failure_log import FailureLog
     from shoal.worker.politeness import Politeness

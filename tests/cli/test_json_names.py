@@ -14,6 +14,7 @@ import typer
 from shoal import __version__
 from shoal.cli.main import app, main
 from shoal.config import Settings
+from shoal.model.egress import ExitSpec
 from shoal.model.item import ItemState
 from shoal.service.records import STATES
 from shoal.wiring import ledger_context
@@ -68,7 +69,7 @@ WITHOUT |= {"demo", "schedule now", "bench"}
 WITHOUT |= {"results forget", "sinks reset"}
 
 # Nothing is there to be listed.
-EMPTY = ("alerts ls", "sinks dead", "results cursors")
+EMPTY = ("alerts ls", "sinks dead", "results cursors", "proxies test", "sessions ls")
 
 
 def calls(scene: Scene, folder: Path) -> dict[str, tuple[str, ...]]:
@@ -90,6 +91,16 @@ def calls(scene: Scene, folder: Path) -> dict[str, tuple[str, ...]]:
         "lanes set": ("shop.example", "--limit", "3"),
         "lanes pause": ("shop.example",),
         "lanes resume": ("shop.example",),
+        "proxies ls": (),
+        "proxies show": ("a1",),
+        "proxies test": (),
+        "proxies rest": ("a1", "--for", "1h"),
+        "proxies ban": ("a1",),
+        "proxies free": ("a1",),
+        "tokens ls": (),
+        "tokens show": ("b2",),
+        "sessions ls": (),
+        "sessions forget": (),
         "workers ls": (),
         "alerts ls": (),
         "export": (finished, "-o", str(folder / "out.jsonl")),
@@ -207,4 +218,7 @@ def _documented_names() -> set[str]:
 
 async def _prepare(address: str) -> Scene:
     async with ledger_context(Settings(ledger=address), migrate=True) as ledger:
-        return await prepare(ledger, version=__version__)
+        scene = await prepare(ledger, version=__version__)
+        await ledger.exits.register(WORKER, "homes", "proxies", [ExitSpec("a1", "127.0.0.1:1080")])
+        await ledger.exits.register(WORKER, "github", "tokens", [ExitSpec("b2", "GITHUB_TOKEN")])
+        return scene

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shoal.config.egress import Choice
 from shoal.egress.choosing import Part
-from shoal.egress.health import Health, LocalExit
+from shoal.egress.health import LocalExit, LocalHealth
 from shoal.model.egress import Exit, ExitHealth, ExitState, HealthRules, PoolChanges
 
 RULES = HealthRules(ban_after=1, ban_for=3_600.0, block_after=1, block_for=600.0)
@@ -23,7 +23,7 @@ class Pool:
     """A part over many exits, with a count of the exits that were looked at."""
 
     def __init__(self, size: int, choose: Choice = "round_robin", **options: object) -> None:
-        self.health = Health(RULES)
+        self.health = LocalHealth(RULES)
         self.keys = [f"exit-{number:05}" for number in range(size)]
         self.health.list_exits(Exit(pool="homes", key=key, label=key) for key in self.keys)
         self.visits = 0

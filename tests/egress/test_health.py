@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from shoal.egress import health as module
-from shoal.egress.health import Health
+from shoal.egress.health import LocalHealth
 from shoal.model.egress import Exit, ExitBlock, ExitHealth, ExitState, HealthRules, PoolChanges
 
 RULES = HealthRules(ban_after=3, ban_for=60.0, block_after=2, block_for=30.0)
@@ -23,21 +23,21 @@ def exits(*keys: str) -> list[Exit]:
 
 
 @pytest.fixture
-def health() -> Health:
-    found = Health(RULES)
+def health() -> LocalHealth:
+    found = LocalHealth(RULES)
     found.list_exits(exits("a", "b"))
     return found
 
 
-def usable(health: Health, key: str = "a", host: str = SHOP) -> bool:
+def usable(health: LocalHealth, key: str = "a", host: str = SHOP) -> bool:
     return health.is_usable(health.records[key], host)
 
 
-def is_urgent(health: Health) -> bool:
+def is_urgent(health: LocalHealth) -> bool:
     return health.is_urgent
 
 
-def fail(health: Health, times: int, key: str = "a", now: float = 0.0) -> None:
+def fail(health: LocalHealth, times: int, key: str = "a", now: float = 0.0) -> None:
     for _ in range(times):
         health.fail(key, "refused", now)
 
@@ -50,7 +50,7 @@ def state(key: str, state: ExitState, until: float | None = None) -> ExitHealth:
     return ExitHealth(key=key, state=state, until=until, why="told")
 
 
-def test_failures_in_a_row_ban_an_exit_everywhere_at_once(health: Health) -> None:
+def test_failures_in_a_row_ban_an_exit_everywhere_at_once(health: LocalHealth) -> None:  # S3.18
     fail(health, 2)
     health.succeed("a", SHOP, 0.0)
     fail(health, 2)
@@ -67,7 +67,7 @@ def test_failures_in_a_row_ban_an_exit_everywhere_at_once(health: Health) -> Non
     assert not is_urgent(health)
 
 
-def test_blocks_count_at_their_host_only_and_end_by_themselves(health: Health) -> None:
+def test_blocks_count_at_their_host_only_and_end_by_themselves(health: LocalHealth) -> None:
     health.block("a", SHOP, "403", 0.0)
     health.block("a", BANK, "403", 0.0)
     health.succeed("a", BANK, 0.0)
@@ -91,7 +91,7 @@ def test_blocks_count_at_their_host_only_and_end_by_themselves(health: Health) -
     assert not usable(health)
 
 
-def test_after_a_ban_one_request_tries_the_exit(health: Health) -> None:
+def test_after_a_ban_one_request_tries_the_exit(health: LocalHealth) -> None:
     fail(health, 3)
     health.advance(59.9)
     assert health.due({"a"}) == []
@@ -110,7 +110,7 @@ def test_after_a_ban_one_request_tries_the_exit(health: Health) -> None:
     assert [report.trial for report in health.take_reports()] == [True]
 
 
-def test_a_failed_trial_bans_anew_and_one_without_result_is_repeated(health: Health) -> None:
+def test_a_failed_trial_bans_anew_and_one_without_result_is_repeated(health: LocalHealth) -> None:
     fail(health, 3)
     health.advance(60.0)
     [record] = health.due({"a"})
@@ -128,7 +128,7 @@ def test_a_failed_trial_bans_anew_and_one_without_result_is_repeated(health: Hea
     assert (report.trial, report.failed) == (True, 1)
 
 
-def test_a_trial_that_told_nothing_is_repeated_soon_by_the_same_worker(health: Health) -> None:
+def test_a_trial_that_told_nothing_is_repeated_soon_by_the_same_worker(health: LocalHealth) -> None:
     fail(health, 3)
     health.advance(60.0)
     [record] = health.due({"a"})
@@ -148,7 +148,7 @@ def test_a_trial_that_told_nothing_is_repeated_soon_by_the_same_worker(health: H
     assert usable(health)
 
 
-def test_a_trial_that_another_worker_has_is_asked_for_again_later(health: Health) -> None:
+def test_a_trial_that_another_worker_has_is_asked_for_again_later(health: LocalHealth) -> None:
     fail(health, 3)
     health.advance(60.0)
     [record] = health.due({"a"})
@@ -158,7 +158,7 @@ def test_a_trial_that_another_worker_has_is_asked_for_again_later(health: Health
     assert health.due({"a"}) == [record]
 
 
-def test_what_the_ledger_tells_replaces_what_was_known(health: Health) -> None:
+def test_what_the_ledger_tells_replaces_what_was_known(health: LocalHealth) -> None:
     health.apply(told(state("a", ExitState.BANNED, 100.0), state("b", ExitState.RESTING, 5.0)), 0.0)
     assert not usable(health, "a")
     assert not usable(health, "b")
@@ -176,7 +176,7 @@ def test_what_the_ledger_tells_replaces_what_was_known(health: Health) -> None:
     assert usable(health, "b", SHOP)
 
 
-def test_what_the_ledger_does_not_know_yet_is_not_replaced(health: Health) -> None:
+def test_what_the_ledger_does_not_know_yet_is_not_replaced(health: LocalHealth) -> None:
     fail(health, 3)
     health.apply(told(state("a", ExitState.GOOD)), 0.0)
     assert not usable(health)
@@ -185,7 +185,7 @@ def test_what_the_ledger_does_not_know_yet_is_not_replaced(health: Health) -> No
     assert usable(health)
 
 
-def test_a_new_list_keeps_the_health_of_exits_that_stay(health: Health) -> None:
+def test_a_new_list_keeps_the_health_of_exits_that_stay(health: LocalHealth) -> None:
     fail(health, 3)
     assert not health.list_exits(exits("a"))
     assert not usable(health)
@@ -195,7 +195,7 @@ def test_a_new_list_keeps_the_health_of_exits_that_stay(health: Health) -> None:
     assert "b" in {report.key for report in health.take_reports()}
 
 
-def test_memory_is_bounded(health: Health, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded(health: LocalHealth, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MAX_BLOCKS", "MAX_BLOCK_ROWS", "MAX_PENDING_HOSTS"):
         monkeypatch.setattr(module, name, 50)
     for number in range(1_000):
@@ -211,7 +211,7 @@ def test_memory_is_bounded(health: Health, monkeypatch: pytest.MonkeyPatch) -> N
     assert {report.key: report.succeeded for report in reports} == {"a": 2_000, "b": 1_000}
 
 
-def test_the_cost_of_an_exit_is_what_a_request_probably_takes(health: Health) -> None:
+def test_the_cost_of_an_exit_is_what_a_request_probably_takes(health: LocalHealth) -> None:
     slow, fast = health.records["a"], health.records["b"]
     health.measure("a", 2.0)
     health.measure("b", 0.2)
@@ -228,7 +228,7 @@ class HealthMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.health = Health(RULES)
+        self.health = LocalHealth(RULES)
         self.health.list_exits(exits("a", "b", "c"))
         self.now = 0.0
         self.rows: dict[str, int] = dict.fromkeys("abc", 0)
@@ -324,5 +324,5 @@ class HealthMachine(RuleBasedStateMachine):
             assert all(until > self.now for until in at_host.values())
 
 
-HealthMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+HealthMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
 TestHealthMachine: Any = HealthMachine.TestCase

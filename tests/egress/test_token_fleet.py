@@ -19,7 +19,7 @@ from tests.support.postgres import PostgresDatabases, unique_name
 from tests.support.token_api import TokenApi
 from tests.support.token_workers import TOKENS, start_workers
 
-LIMIT, WINDOW = (60, 5) if LONG else (30, 3)
+LIMIT, WINDOW = (60, 5) if LONG else (20, 2)
 WINDOWS = 12 if LONG else 2
 KILLS = 8 if LONG else 3
 DEADLINE = 240.0
@@ -41,8 +41,8 @@ def watch(api: TokenApi, pids: list[int], *, kills: int, windows: int) -> None:
     """Kill some workers, and wait until the others have spent the whole budget for some windows on end."""
     rng = random.Random(5)
     deadline = time.monotonic() + DEADLINE
-    # The first windows are those in which nobody knows yet when windows begin.
-    first = int(time.time() // WINDOW) + 2
+    # In the window that runs now nobody knows yet when windows begin.
+    first = int(time.time() // WINDOW) + 1
     kill_at = [time.monotonic() + WINDOW * (0.8 + 0.5 * number) for number in range(kills)]
     while time.monotonic() < deadline:
         if kill_at and time.monotonic() > kill_at[0]:

@@ -327,6 +327,15 @@ async def test_an_http_proxy_with_a_password(browser: BrowserFetcher, site: Site
     assert {"/", "/i.png"} == set(site.targets)
 
 
+async def test_an_identity_with_a_proxy_keeps_its_storage(
+    browser: BrowserFetcher, site: Site, tinyproxy: TinyProxy
+) -> None:
+    site.answers["/"] = script("document.title = localStorage.visits = 1 + Number(localStorage.visits || 0)")
+    identity = FixedIdentity("kept", tinyproxy.address)
+    pages = [await browser.fetch(Request(url=site.url("/")), jar="k", identity=identity) for _ in range(3)]
+    assert [page.css("title::text").get() for page in pages] == ["1", "2", "3"]
+
+
 async def test_nothing_goes_out_directly_when_the_proxy_is_dead(browser: BrowserFetcher, site: Site) -> None:
     """Not the page, not what it loads after the proxy has died, no WebRTC, no name resolution by the browser."""
     udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

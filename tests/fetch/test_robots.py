@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from shoal.errors import Throttled, Transient
+from shoal.errors import Blocked, Throttled, Transient
 from shoal.fetch.http import HttpFetcher
 from shoal.fetch.robots import Robots, product_token
 from tests.support.raw_site import Seen, Site, redirect, reply
@@ -99,6 +99,21 @@ async def test_the_wait_grows_with_every_failure(
         waits.append(first.value.retry_after or 0)
         now += waits[-1]
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+async def test_a_proxy_that_forbids_a_site_says_nothing_about_the_site(
+    site: Site, fetcher: HttpFetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def forbid(*_arguments: object, **_options: object) -> None:
+        raise Blocked("proxy 127.0.0.1:3128 does not allow connections to shop.test (403)")
+
+    site.answers["/robots.txt"] = reply("", content_type="text/plain")
+    robots = Robots(fetcher, "shoal/0.1")
+    with monkeypatch.context() as patched:
+        patched.setattr(fetcher, "fetch", forbid)
+        with pytest.raises(Blocked):
+            await robots.rules(site.url("/x"))
+    assert (await robots.rules(site.url("/x"))).allowed(site.url("/x")), "another exit may ask at once"
 
 
 async def test_an_unreachable_site_is_transient(site: Site, fetcher: HttpFetcher) -> None:

@@ -19,7 +19,7 @@ from aiohttp import web
 from shoal import Blocked, Http, Item, Page, Scraper
 from shoal.config import Settings
 from shoal.config.egress import EgressConfig
-from shoal.errors import EgressUnavailable, ExitFailed, InvalidSetting, Transient
+from shoal.errors import EgressUnavailable, ExitFailed, InvalidSetting, Transient, WorkerLost
 from shoal.fetch.page import Page as FetchedPage
 from shoal.ledger.protocols import Ledger
 from shoal.model.egress import EgressWait, Exit, PoolKind, ProxyAddress
@@ -293,6 +293,20 @@ async def test_an_item_that_every_identity_is_blocked_for_is_charged_in_the_end(
     assert len(site.exits("/1")) == 4
 
 
+async def test_a_blocked_item_waits_for_the_next_start_at_its_host_and_is_charged_in_the_end(
+    setup: Setup, site: HeaderSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not returned because the next start is far ahead: it would be blocked and returned for ever."""
+    monkeypatch.setattr("shoal.worker.politeness.MAX_START_WAIT_SECONDS", 0.01)
+    scraper = shop(delay=0.3)
+    site.answer = lambda *_: 403
+    scraper.start(scraper.stages["product"].item(site.url("/1")))
+    summary = await setup.run(scraper)
+    assert (summary.dead, len(site.exits("/1"))) == (1, 4)
+    sent = [when for _, path, _, when in site.log if path == "/1"]
+    assert all(after - before > 0.25 for before, after in pairwise(sent)), "the pace of the host holds over all exits"
+
+
 async def test_the_site_s_own_failures_count_against_nobody(setup: Setup, site: HeaderSite) -> None:
     scraper = shop()
     site.answer = lambda _exit, path: 404 if path == "/1" else 500
@@ -300,6 +314,69 @@ async def test_the_site_s_own_failures_count_against_nobody(setup: Setup, site: 
     assert (await setup.run(scraper)).dead == 2
     assert {kind for _, kind, _ in setup.pool.events} == {"response", "success", "released"}
     assert len(site.exits("/1")) == 1
+
+
+async def test_an_item_whose_handler_ignored_its_timeout_is_not_run_again(
+    setup: Setup, site: HeaderSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has ended as timed out; that it was blocked comes too late."""
+    monkeypatch.setattr("shoal.worker.slots.OVERDUE_CHECK_SECONDS", 0.05)
+    scraper = Scraper("shop")
+    ended = asyncio.Event()
+
+    @scraper.stage(egress="homes", retries=0, timeout=0.5)
+    async def product(page: Page) -> Any:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.5)
+            ended.set()
+            raise Blocked("late") from None
+
+    @scraper.stage(retries=0)
+    async def other(item: Item) -> Any:
+        await ended.wait()
+        await asyncio.sleep(0.3)
+        return {}
+
+    scraper.start(product.item(site.url("/1")), other.item(key="other"))
+    summary = await setup.run(scraper)
+    assert (summary.done, summary.dead) == (1, 1)
+    assert len(site.exits("/1")) == 1
+
+
+async def test_a_success_before_a_failure_does_not_count_after_it(setup: Setup, site: HeaderSite) -> None:
+    scraper = Scraper("shop")
+
+    @scraper.stage(egress="homes", retries=0)
+    async def product(page: Page, http: Http) -> Any:
+        setup.pool.failing = set("abcdef")
+        await http.get(site.url("/api"))
+
+    scraper.start(product.item(site.url("/1")))
+    assert (await setup.run(scraper)).dead == 1
+    first = setup.pool.events[0][0]
+    kinds = [kind for key, kind, _ in setup.pool.events if key == first]
+    assert kinds[-3:] == ["success", "failure", "released"]
+
+
+async def test_a_worker_that_was_declared_dead_goes_on_with_its_next_id(
+    setup: Setup, site: HeaderSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = WorkerLost("There is no live worker.")
+    failures = [lost, lost]
+    sync = setup.pool.sync
+
+    async def fail_first(ledger: Ledger, worker: str) -> None:
+        if failures:
+            raise failures.pop()
+        await sync(ledger, worker)
+
+    monkeypatch.setattr(setup.pool, "sync", fail_first)
+    scraper = shop()
+    scraper.start(scraper.stages["product"].item(site.url("/1")))
+    assert (await setup.run(scraper)).done == 1
+    assert failures == []
 
 
 async def test_an_exit_that_fails_is_replaced_at_once(setup: Setup, site: HeaderSite) -> None:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 
 from shoal.config.egress import Choice
-from shoal.egress.health import Health, LocalExit
+from shoal.egress.health import LocalExit, LocalHealth
 from shoal.egress.sharing import Places, best_of
 
 # A host that blocks exits has a rotation of its own; so many hosts.
@@ -89,7 +89,7 @@ class Part:
 
     def __init__(
         self,
-        health: Health,
+        health: LocalHealth,
         keys: Sequence[str],
         *,
         choose: Choice = "round_robin",

@@ -94,7 +94,7 @@ class _Pending:
         self.errors: dict[str, str] = {}
 
 
-class Health:
+class LocalHealth:
     """The exits of a pool by key, with their states, the hosts that block them, and what is not reported yet.
 
     `returns` grows when an exit may have become usable, `changes` with every change of a state. `is_urgent`: others

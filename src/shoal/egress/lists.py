@@ -45,7 +45,7 @@ class ListFailed(ShoalError):
         self.may_recover = may_recover
 
 
-class BadLine(msgspec.Struct, frozen=True):
+class BadProxyLine(msgspec.Struct, frozen=True):
     """A line of a list that is no proxy, and why, without what it says."""
 
     line: int
@@ -54,7 +54,7 @@ class BadLine(msgspec.Struct, frozen=True):
 
 class ProxyList(msgspec.Struct, frozen=True):
     exits: tuple[Exit, ...]
-    bad: tuple[BadLine, ...] = ()
+    bad: tuple[BadProxyLine, ...] = ()
 
 
 class _NoProxy(ValueError):
@@ -71,7 +71,7 @@ def parse_list(pool: str, text: str) -> ProxyList:
             try:
                 found[parse_proxy(entry)] = None
             except _NoProxy as error:
-                bad.append(BadLine(number, str(error)))
+                bad.append(BadProxyLine(number, str(error)))
     hide_everywhere(*{proxy.password or proxy.username for proxy in found})
     return ProxyList(tuple(_exits(pool, found)), tuple(bad))
 

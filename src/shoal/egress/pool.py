@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 
 from shoal.config.egress import EgressConfig
 from shoal.egress.choosing import Part
-from shoal.egress.health import Health, LocalExit
+from shoal.egress.health import LocalExit, LocalHealth
 from shoal.egress.sharing import part_of
 from shoal.errors import EgressUnavailable, LedgerError, Transient
 from shoal.fetch.page import Identity, Page
@@ -123,7 +123,7 @@ class UsedExit:
 
     __slots__ = ("_has_result", "_health", "_now", "_sent_at", "exit", "key", "proxy", "trial")
 
-    def __init__(self, exit_: Exit, *, trial: bool, health: Health, now: Callable[[], float]) -> None:
+    def __init__(self, exit_: Exit, *, trial: bool, health: LocalHealth, now: Callable[[], float]) -> None:
         self.exit = exit_
         self.key = exit_.key
         self.proxy: ProxyAddress | None = exit_.proxy
@@ -198,7 +198,7 @@ class BasePool:
         self._now = now
         self._rng = rng or random.Random()
         self._alone = alone
-        self.health = Health(config.health)
+        self.health = LocalHealth(config.health)
         self._part: Part | None = None
         self._worker = ""
         self._members: tuple[str, ...] = ()

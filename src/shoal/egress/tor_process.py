@@ -37,11 +37,14 @@ MIN_CHECK_SECONDS, MAX_CHECK_SECONDS = 0.5, 10.0
 _CONNECT_SECONDS = 10.0
 # So many circuits in a row, over so long, that could not be built: tor has none.
 _MANY_CIRCUITS, _FAILING_SECONDS = 5, 2.0
+# So many in a row explain the failure of a request.
+_SOME_CIRCUITS = 2
 # Circuits of these kinds are for requests; those of onion services fail with the service.
 _OF_REQUESTS = ("GENERAL", "CONFLUX")
 _ENDED_WELL = ("FINISHED", "REQUESTED", "NONE", "")
 _MAX_BROKEN = 1_000
 _LOG_SECONDS = 1.0
+_COOKIE_BYTES = 32
 _FOLDER_PREFIX = "shoal-tor-"
 # Left behind only if both this process and the shell were killed; a folder this young may not have its lock yet.
 _STALE_SECONDS = 60.0
@@ -179,9 +182,16 @@ class ManagedTor(Tor):
                 async with asyncio.timeout(_CONNECT_SECONDS):
                     # What it says about circuits comes before this answer.
                     await control.ask("GETINFO version")
-                    reason = self._broken.get(user)
-                    return None if reason is None else f"the circuit broke ({reason})"
+                    return self._circuit_problem(user)
         return "tor has ended"
+
+    def _circuit_problem(self, user: str) -> str | None:
+        if self.trouble is not None:
+            return self.trouble.why
+        if self._failed_circuits >= _SOME_CIRCUITS:
+            return "tor cannot build circuits"
+        reason = self._broken.get(user)
+        return None if reason is None else f"the circuit broke ({reason})"
 
     async def close(self) -> None:
         await super().close()
@@ -267,8 +277,9 @@ class ManagedTor(Tor):
     async def _run_once(self) -> str:
         """Start tor, and follow it to its end; why it ended."""
         assert self._folder is not None
-        port_file = self._folder / "control-port"
-        port_file.unlink(missing_ok=True)
+        port_file, cookie_file = self._folder / "control-port", self._folder / "cookie"
+        for file in (port_file, cookie_file):
+            file.unlink(missing_ok=True)
         self._last_words = ""
         # Never cancelled half-way: the shell would be killed before it could end tor.
         self._shell = asyncio.create_task(self._start_shell())
@@ -277,11 +288,11 @@ class ManagedTor(Tor):
         reading = asyncio.create_task(self._read_log(shell.stdout))
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                while not port_file.exists() and not reading.done():
+                while not (_size(port_file) and _size(cookie_file) >= _COOKIE_BYTES) and not reading.done():
                     await asyncio.wait((reading,), timeout=0.02)
                 if reading.done():
                     return self._last_words or "it said nothing"
-                await self._take_control(port_file.read_text(), (self._folder / "cookie").read_bytes())
+                await self._take_control(port_file.read_text(), cookie_file.read_bytes())
             assert self._control is not None
             while not reading.done():
                 await asyncio.wait((reading, self._control.ended), timeout=CHECK_SECONDS, return_when="FIRST_COMPLETED")
@@ -535,6 +546,14 @@ async def socks_problem(host: str, port: int) -> str | None:
     if answer[:1] != b"\x05":
         return "what answers there is no SOCKS proxy"
     return None if answer == b"\x05\x02" else "it takes no user names, by which circuits are told apart"
+
+
+def _size(file: Path) -> int:
+    """0 for one that does not exist."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _quoted(path: Path) -> str:

@@ -222,7 +222,7 @@ def too_large_error(url: str, cap: int) -> Permanent:
 def inflater_of(headers: Mapping[str, str], url: str) -> BodyInflater | None:
     """What decompresses a body; None for one that is not compressed. Raises Permanent for an unknown encoding.
 
-    brotli and zstd, which only `client="chrome"` asks for, need the libraries of its extra.
+    brotli and zstd, which only `client="chrome"` asks for, need `shoal[chrome]`; for zstd, `shoal[zstd]` is enough.
     """
     encoding = headers.get("Content-Encoding")
     if encoding is None:

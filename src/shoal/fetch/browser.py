@@ -25,7 +25,7 @@ from shoal.fetch.chromium import Chromium, ChromiumHome, check_playwright, total
 from shoal.fetch.forwarder import ProxyForwarder
 from shoal.fetch.live_page import CLOSE_SECONDS, LivePage, Profile, RunningBrowser
 from shoal.fetch.page import BrowserOptions
-from shoal.fetch.proxy import Evidence, RequestRoute
+from shoal.fetch.proxy import Evidence, RequestRoute, RequestRoutes
 from shoal.fetch.session import jars_of
 from shoal.fetch.tab import Tab, TabContext
 
@@ -96,6 +96,7 @@ class BrowserFetcher:
         self._browsers: list[RunningBrowser] = []
         self._states: OrderedDict[str, Any] = OrderedDict()
         self._evidence = Evidence()
+        self._routes = RequestRoutes()
         self._background: set[asyncio.Task[Any]] = set()
         self._next: asyncio.Task[RunningBrowser] | None = None
         self._monitor: asyncio.Task[None] | None = None
@@ -267,7 +268,7 @@ class BrowserFetcher:
         proxy = None if identity is None else identity.proxy
         if proxy is None and not self._deny_private and self._environment is None:
             return None
-        return RequestRoute("" if identity is None else identity.key, proxy)
+        return self._routes.get("" if identity is None else identity.key, proxy)
 
     async def _forwarder(self, route: RequestRoute | None) -> ProxyForwarder | None:
         if route is None:

@@ -87,6 +87,16 @@ def find_chromium(chosen: str, own: str) -> str | None:
     raise BrowserMissing("No Chromium was found.")
 
 
+async def find_browser(chosen: str) -> str:
+    """The program that a worker here would start, for a check. Raises UsageError when it or Playwright is missing."""
+    check_playwright()
+    from playwright.async_api import async_playwright
+
+    async with async_playwright() as driver:
+        own = driver.chromium.executable_path
+        return find_chromium(chosen, own) or own
+
+
 class ChromiumHome:
     """The private folder of this process's browsers, and the process that ends them when this one is killed.
 

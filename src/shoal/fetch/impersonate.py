@@ -28,9 +28,9 @@ from shoal.fetch.urls import PrivateAddress
 
 try:
     import brotli  # noqa: F401 - Chrome accepts both, and body.py decompresses them
-    import certifi
     import zstandard  # noqa: F401
     from curl_cffi import AsyncCurl, Curl, CurlECode, CurlError, CurlHttpVersion, CurlInfo, CurlMOpt, CurlOpt, ffi, lib
+    from curl_cffi.curl import DEFAULT_CACERT
     from curl_cffi.requests.impersonate import DEFAULT_CHROME
 except ImportError as error:
     raise UsageError(f'client="chrome" cannot be used: {error}.', remedy="Run `pip install 'shoal[chrome]'`.") from None
@@ -428,7 +428,7 @@ class ImpersonatingFetcher(HttpFetcher):
         self._routes: OrderedDict[RequestRoute | None, _Connections] = OrderedDict()
         self._http2_sites: set[str] = set()
         self._resolved: dict[tuple[str, int], tuple[float, str]] = {}
-        self._authorities = (ssl.get_default_verify_paths().cafile or certifi.where()).encode()
+        self._authorities = (ssl.get_default_verify_paths().cafile or DEFAULT_CACERT).encode()
 
     async def close(self) -> None:
         for connections in self._routes.values():

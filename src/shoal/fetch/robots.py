@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from protego import Protego
 
-from shoal.errors import AttemptEnded, EgressUnavailable, ExitFailed, Permanent, Throttled, Transient
+from shoal.errors import AttemptEnded, Blocked, EgressUnavailable, ExitFailed, Permanent, Throttled, Transient
 from shoal.fetch import urls
 from shoal.fetch.classify import classify_page, ratio
 from shoal.fetch.page import Request
@@ -189,7 +189,7 @@ class Robots:
         request = Request(url=f"{origin}/robots.txt", truncate=True)
         try:
             page = await fetcher.fetch(request, gate=recording, max_body=MAX_FILE_BYTES)
-        except (ExitFailed, EgressUnavailable):
+        except (Blocked, ExitFailed, EgressUnavailable):  # a proxy may forbid the site
             raise  # says nothing about the site
         except AttemptEnded as ended:
             if recording is not None and recording.refused:

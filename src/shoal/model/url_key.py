@@ -11,6 +11,7 @@ an empty query. Paths keep their case. Optionally drop tracking parameters.
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 
 import can_ada
 
@@ -56,8 +57,12 @@ def url_host(url: str) -> str:
     return host
 
 
+@lru_cache(maxsize=256)
 def host_or_none(url: str) -> str | None:
-    """The host of a URL; None for an invalid URL, which is reported where it is stored or fetched."""
+    """The host of a URL; None for an invalid URL, which is reported where it is stored or fetched.
+
+    Several parts of an attempt ask for the same one.
+    """
     try:
         return url_host(url)
     except InvalidItem:

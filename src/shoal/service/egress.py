@@ -387,17 +387,13 @@ async def _tor_check(settings: Settings, config: EgressConfig) -> Check:
 
 
 async def _browser_check(settings: Settings) -> Check:
-    from shoal.fetch.chromium import check_playwright, find_chromium
+    from shoal.fetch.chromium import find_browser
 
     try:
-        check_playwright()
-        from playwright.async_api import async_playwright
-
-        async with async_playwright() as driver:
-            found = find_chromium(settings.chromium, driver.chromium.executable_path)
+        found = await find_browser(settings.chromium)
     except UsageError as error:
         return Check(name="browser", ok=False, text=error.message, fix=error.remedy)
-    return Check(name="browser", ok=True, text=found or "Playwright's own")
+    return Check(name="browser", ok=True, text=found)
 
 
 class _OneExit:

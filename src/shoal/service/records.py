@@ -226,7 +226,8 @@ def lane_record(lane: LaneView) -> Record:
 
 def exit_record(view: ExitView) -> Record:
     fields = msgspec.to_builtins(view)
-    return {"pool": fields.pop("pool"), "exit": fields.pop("key"), **fields}
+    left = fields.pop("until")
+    return {"pool": fields.pop("pool"), "exit": fields.pop("key"), **fields, "seconds_left": left}
 
 
 def exit_check_record(check: ExitCheck) -> Record:

@@ -10,130 +10,42 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.define.context import Failure, Http, Item, outgoing_request
 from shoal.define.follow import Follow, StageLinks
-from shoal.define.hooks import PreparedHook, type_text
 from shoal.define.login import Login
 from shoal.define.providers import FunctionKind, Signature
 from shoal.define.records import Output
-from shoal.define.scraper import Scraper
 from shoal.define.stage import AnyStage
 from shoal.errors import Blocked, Permanent, Throttled, Transient
 from shoal.fetch.classify import classify_page
-from shoal.fetch.download import Download, Downloads
-from shoal.fetch.memory import MemoryBudget
+from shoal.fetch.download import Download
 from shoal.fetch.page import BrowserOptions, Fetcher, Page, Request
 from shoal.fetch.session import BrowserProfile, jars_of
 from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.log import Log
 from shoal.model.url_key import host_or_none
-from shoal.threads import ThreadRunner
 from shoal.worker.attempt_hooks import AttemptHooks
-from shoal.worker.egress import Clients, IdentityFetcher, WorkerEgress
-from shoal.worker.politeness import IdentityPace, Politeness
-from shoal.worker.providers import AttemptProviders, WorkerProviders
+from shoal.worker.attempt_resources import AttemptResources
+from shoal.worker.egress import IdentityFetcher
+from shoal.worker.politeness import IdentityPace
+from shoal.worker.providers import AttemptProviders
 from shoal.worker.redirects import RedirectGate
-from shoal.worker.registration import Registration
 
 if TYPE_CHECKING:
     from shoal.egress.pool import ExitIdentity
     from shoal.egress.tokens import Token
     from shoal.fetch.redirects import CookieJars
     from shoal.fetch.tab import Tab
-    from shoal.worker.logins import Logins, LoginSession
+    from shoal.worker.logins import LoginSession
 
 # From this size on, building the tree would delay the other items noticeably, so a thread does it.
 PARSE_IN_THREAD_BYTES = 256 << 10
-
-
-class AttemptResources:
-    """What all attempts of a process share.
-
-    `in_lanes=False` takes follow-up items out of their lanes, for a run that visits no site. `parsing_stages`: stages
-    whose handlers have parsed a page. `registration`: asks the ledger about redirects; None without a ledger.
-    `clients`: the fetchers of stages that have another client; None when pages come from the store. `egress`: the pools
-    of exits; None when no stage has one. `logins`: those of the scraper; None when there are none to run.
-    """
-
-    __slots__ = (
-        "_hook_records",
-        "clients",
-        "downloads",
-        "egress",
-        "fetcher",
-        "in_lanes",
-        "log",
-        "logins",
-        "memory",
-        "parsing_stages",
-        "politeness",
-        "providers",
-        "registration",
-        "scraper",
-        "threads",
-    )
-
-    def __init__(  # noqa: PLR0913 - the parts that attempts share
-        self,
-        scraper: Scraper,
-        fetcher: Fetcher,
-        politeness: Politeness,
-        *,
-        log: Log,
-        in_lanes: bool = True,
-        memory: MemoryBudget | None = None,
-        registration: Registration | None = None,
-        downloads: Downloads | None = None,
-        clients: Clients | None = None,
-        egress: WorkerEgress | None = None,
-        logins: Logins | None = None,
-    ) -> None:
-        self.downloads = downloads
-        self.clients = clients
-        self.egress = egress
-        self.logins = logins
-        self.scraper = scraper
-        self.fetcher = fetcher
-        self.politeness = politeness
-        self.log = log
-        self.in_lanes = in_lanes
-        self.registration = registration
-        self.memory = memory or MemoryBudget()
-        self.threads = ThreadRunner("shoal-handler")
-        self.providers = WorkerProviders(scraper, self.threads, log)
-        self.parsing_stages: set[str] = set()
-        self._hook_records: dict[PreparedHook, tuple[int, int]] = {}
-
-    def fetcher_of(self, stage: AnyStage) -> Fetcher:
-        """What sends the requests of a stage; for a stage with a browser, those that are not the browser's own."""
-        return self.fetcher if self.clients is None or stage.client == "browser" else self.clients.get(stage.client)
-
-    def count_records(self, hook: PreparedHook, matching: int, seen: int) -> None:
-        """Count the records that a hook had the type for, so that one which is never called is reported."""
-        before = self._hook_records.get(hook, (0, 0))
-        self._hook_records[hook] = before[0] + matching, before[1] + seen
-
-    async def close(self) -> None:
-        for hook, (matching, seen) in self._hook_records.items():
-            if seen and not matching:
-                wanted = type_text(hook.record_type)
-                self.log.warning("an on_record hook was never called", hook=hook.name, type=wanted, records=seen)
-        await self.providers.close()
-        self.threads.close()
-        if self.downloads is not None:
-            self.downloads.close()
-        if self.logins is not None:
-            await self.logins.close()
-        if self.clients is not None:
-            await self.clients.close()
-        if self.egress is not None:
-            await self.egress.close()
-        await self.politeness.close()
 
 
 class Attempt:
     """The state of one attempt while it runs.
 
     Built-in providers read its public attributes. `page`: the fetched page, which the report of a failure describes.
-    `tab`: the tab that it was opened in; `captured`: what was kept of it.
+    `tab`: the tab that it was opened in; `captured`: what was kept of it. `avoid`: exits that were tried before;
+    `again`: the item is run again at once.
     """
 
     __slots__ = (
@@ -168,6 +80,7 @@ class Attempt:
         claimed_at: float,
         *,
         avoid: Collection[str] = (),
+        again: bool = False,
     ) -> None:
         self._resources = resources
         self._stage = stage
@@ -179,6 +92,8 @@ class Attempt:
             deadline=self._deadline,
             per_identity=stage.policy.pace == "identity",
         )
+        if again and self._gate is not None:
+            self._gate.repeat()
         self._avoid = avoid
         self._fetcher = resources.fetcher_of(stage)
         self.identity: ExitIdentity | None = None

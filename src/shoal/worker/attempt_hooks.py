@@ -25,7 +25,8 @@ from shoal.worker.lane_starts import ReleaseItem
 from shoal.worker.providers import ProviderFailed
 
 if TYPE_CHECKING:
-    from shoal.worker.attempt import Attempt, AttemptResources
+    from shoal.worker.attempt import Attempt
+    from shoal.worker.attempt_resources import AttemptResources
 
 # What a hook may raise on purpose, and what the requests and providers inside it raise.
 _PASSED_ON = (AttemptEnded, InvalidRecord, ReleaseItem, StoreFailed, SecretMissing, LedgerError, ProviderFailed)

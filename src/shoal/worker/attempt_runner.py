@@ -40,8 +40,9 @@ from shoal.model.lane import is_loopback_lane
 from shoal.model.outcome import DONE, DecisionKind, FinishedAttempt, OutcomeClass, decide_attempt
 from shoal.model.redaction import redacted
 from shoal.model.url_key import host_or_none
-from shoal.worker.attempt import Attempt, AttemptResources, is_cancellation, lane_run_id
+from shoal.worker.attempt import Attempt, is_cancellation, lane_run_id
 from shoal.worker.attempt_hooks import HookFailed
+from shoal.worker.attempt_resources import AttemptResources
 from shoal.worker.failure_log import FailureLog
 from shoal.worker.lane_starts import ReleaseItem
 from shoal.worker.providers import ProviderFailed
@@ -100,7 +101,9 @@ class AttemptRunner:
         tried: list[ExitIdentity] = []
         reruns = 0
         while True:
-            attempt = Attempt(self._resources, stage, claimed, claimed_at, avoid=[each.exit.key for each in tried])
+            avoid = [each.exit.key for each in tried]
+            again = bool(tried or reruns)
+            attempt = Attempt(self._resources, stage, claimed, claimed_at, avoid=avoid, again=again)
             result = await self._run_once(attempt)
             if attempt.session is not None and self._resources.logins is not None:
                 error = result if isinstance(result, BaseException) else None
@@ -153,7 +156,9 @@ class AttemptRunner:
                 raise
             result = error
         finally:
-            self._current.pop(lease, None)
+            is_overdue = self._current.pop(lease, None) is not attempt
+        if is_overdue:
+            return attempt.timeout_error()  # the item has ended: it is not run again
         if attempt.identity is not None:
             if isinstance(result, Transient):
                 result = await attempt.identity.judge(result)

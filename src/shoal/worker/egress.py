@@ -15,7 +15,7 @@ import msgspec
 
 from shoal.define.policy import Client
 from shoal.define.stage import AnyStage
-from shoal.errors import Blocked, ExitFailed, LedgerError
+from shoal.errors import Blocked, ExitFailed, LedgerError, WorkerLost
 from shoal.fetch.page import Fetcher, Identity, Page, Request, RequestGate, ResponseStream
 from shoal.ledger.protocols import Ledger
 from shoal.model.egress import EgressWait
@@ -70,9 +70,12 @@ class WorkerEgress:
         self.update_waits()
 
     async def try_sync(self, ledger: Ledger, worker: str) -> None:
-        """Sync if the ledger can be reached."""
+        """Sync if the ledger can be reached, and knows the worker."""
         try:
             await self.sync(ledger, worker)
+        except WorkerLost:
+            # The claimer registers again; the next sync has the new id.
+            self._log.debug("egress not synchronized: worker declared dead", worker=worker)
         except LedgerError as error:
             # Claims and commits fail as well, and decide how long the worker waits.
             self._log.debug("egress not synchronized: ledger unreachable", error=error.message)
@@ -188,7 +191,7 @@ class IdentityFetcher:
                     request, gate=gate, jar=jar, max_body=max_body, identity=self._identity
                 )
             except ExitFailed as failed:
-                self._identity.record_failure(failed.message)
+                self.record_failure(failed)
                 raise
             self._add_hosts(*page.history, page.url)
             if not self._identity.should_repeat(page):
@@ -225,6 +228,12 @@ class IdentityFetcher:
         for host in self.hosts:
             if host != blocked:
                 self._identity.record_success(host)
+        self.hosts.clear()
+
+    def record_failure(self, failed: ExitFailed) -> None:
+        """Report a failure of the way; successes before it are reported as such, so that they do not end its row."""
+        self.record_end(None, None)
+        self._identity.record_failure(failed.message)
 
     def _add_hosts(self, *urls: str) -> None:
         for url in urls:
@@ -241,20 +250,23 @@ class _RecordedStream:
         self._open = open_stream
 
     async def __aenter__(self) -> ResponseStream:
-        identity = self._fetcher._identity
         while True:
             self._stream = self._open()
             try:
                 response = await self._stream.__aenter__()
             except ExitFailed as failed:
-                identity.record_failure(failed.message)
+                self._fetcher.record_failure(failed)
                 raise
             self._fetcher._add_hosts(response.url)
             if not await self._was_refused(response):
+                self._url = response.url
                 return response
             await self._stream.__aexit__(None, None, None)
 
     async def __aexit__(self, *failure: object) -> bool | None:
+        if isinstance(failure[1], ExitFailed):
+            self._fetcher.hosts.pop(host_or_none(self._url) or NO_HOST, None)
+            self._fetcher.record_failure(failure[1])  # in the middle of the body
         return await self._stream.__aexit__(*failure)  # type: ignore[arg-type]
 
     async def _was_refused(self, response: ResponseStream) -> bool:

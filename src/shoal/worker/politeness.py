@@ -224,6 +224,10 @@ class AttemptGate:
         self._fetcher = fetcher
         self._identity_pace = pace
 
+    def repeat(self) -> None:
+        """The item is run again at once: its start was used, and its requests wait for further ones."""
+        self._start_used = self._request_sent = True
+
     async def before_request(self, url: str, hop: int) -> None:
         if self._politeness.robots is not None and self._obeys_robots and not self._reading_robots:
             await self._check_robots(self._politeness.robots, url)
@@ -290,7 +294,7 @@ class AttemptGate:
             self._politeness, self._claimed, self._claimed_at, lane_run_id=self._run_id, deadline=self._deadline
         )
         gate.use_identity(self._fetcher, self._identity_pace)
-        gate._start_used = gate._request_sent = True
+        gate.repeat()
         gate._obeys_robots = navigation
         return gate
 

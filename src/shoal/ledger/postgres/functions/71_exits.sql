@@ -19,12 +19,13 @@ begin
 end $$;
 
 -- Make a list of exits known: the worker is a member with this list, or `complete` is false and the exits are added to
--- its list. list_name: of a complete list a hash of its content.
+-- its list. list_name: of a complete list a hash of its content. No nested loops: without statistics the planner would read
+-- the whole list for every exit.
 create or replace function shoal.register_exits(
     worker_no int, pool_name text, pool_kind text, list_name text, exit_keys text[], labels text[], complete boolean)
 returns void
 language plpgsql
-set jit = off
+set enable_nestloop = off set jit = off
 as $$
 declare
     t timestamptz;
@@ -75,7 +76,7 @@ end $$;
 -- last list of a pool that nobody uses stays, so that its exits can be seen.
 create or replace function shoal.relist_exits(pool_name text, t timestamptz) returns void
 language plpgsql
-set jit = off
+set enable_nestloop = off set jit = off
 as $$
 begin
     delete from shoal.exit_member m
@@ -139,7 +140,8 @@ begin
                case when u.succeeded > 0 then least(u.in_row, u.failed) else e.failures_in_row + u.failed end as row_now
         from unnest(exit_keys, succeeded, failed, in_row, errors, trials, answered)
              as u(key, succeeded, failed, in_row, error, trial, answered)
-        join shoal.exit e on e.pool = pool_name and e.key = u.key
+        -- "offset 0" keeps the order: each exit is found by its key, whatever the planner believes about the table.
+        cross join lateral (select x.* from shoal.exit x where x.pool = pool_name and x.key = u.key offset 0) e
     ),
     decided as (
         select c.*, case
@@ -181,8 +183,9 @@ begin
                         else coalesce(h.blocks_in_row, 0) + u.blocked end as row_now
             from unnest(host_keys, hosts, host_succeeded, host_blocked, host_in_row, host_errors)
                  as u(key, host, succeeded, blocked, in_row, error)
-            join shoal.exit e on e.pool = pool_name and e.key = u.key
-            left join shoal.exit_host h on h.exit = e.id and h.host = u.host
+            cross join lateral (select x.id from shoal.exit x where x.pool = pool_name and x.key = u.key offset 0) e
+            left join lateral (select x.* from shoal.exit_host x where x.exit = e.id and x.host = u.host offset 0) h
+                on true
             where h.exit is not null or u.blocked > 0
         ),
         decided as (

@@ -101,9 +101,9 @@ union all
 select 'pool ' || x.pool || ': nobody has the list ' || x.name from shoal.exit_list x
 where not exists (select 1 from shoal.exit_member m where m.pool = x.pool and m.list = x.name)
 union all
-select 'pool ' || x.pool || ': the exit ' || k.key || ' is in a list, and not listed'
-from shoal.exit_list x cross join lateral unnest(x.keys) as k(key)
-where not exists (select 1 from shoal.exit e where e.pool = x.pool and e.key = k.key and e.unlisted_at is null)
+select 'pool ' || u.pool || ': the exit ' || u.key || ' is in a list, and not listed' from (
+    select x.pool, k.key from shoal.exit_list x cross join lateral unnest(x.keys) as k(key)
+    except select e.pool, e.key from shoal.exit e where e.unlisted_at is null) u
 limit 20
 
 -- name: audit_exit_hosts

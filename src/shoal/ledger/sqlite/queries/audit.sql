@@ -105,9 +105,9 @@ union all
 select 'pool ' || x.pool || ': nobody has the list ' || x.name from exit_list x
 where not exists (select 1 from exit_member m where m.pool = x.pool and m.list = x.name)
 union all
-select 'pool ' || x.pool || ': the exit ' || k.value || ' is in a list, and not listed'
-from exit_list x cross join json_each(x.keys) k
-where not exists (select 1 from exit e where e.pool = x.pool and e.key = k.value and e.unlisted_at is null)
+select 'pool ' || u.pool || ': the exit ' || u.key || ' is in a list, and not listed' from (
+    select x.pool, k.value as key from exit_list x cross join json_each(x.keys) k
+    except select e.pool, e.key from exit e where e.unlisted_at is null) u
 limit 20
 
 -- name: audit_exit_hosts
