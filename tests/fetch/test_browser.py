@@ -365,6 +365,22 @@ async def test_nothing_goes_out_directly_when_the_proxy_is_dead(browser: Browser
     udp.close()
 
 
+async def test_navigations_of_the_author_end_an_attempt_as_those_of_a_page_do(
+    browser: BrowserFetcher, site: Site
+) -> None:
+    """Not with an error of Playwright, which would be charged to the item."""
+    dead = FixedIdentity("dead goto", ProxyAddress("http", "127.0.0.1", _unused_port()))
+    with pytest.raises(ExitFailed, match="refused"):
+        async with browser.open_tab(jar="g", identity=dead) as tab:
+            await tab.goto(site.url("/"))
+    assert isinstance(tab.way_failure, ExitFailed)
+    gate = RecordingGate(refused={"/private": Skipped("robots.txt forbids it")})
+    with pytest.raises(Skipped):
+        async with browser.open_tab(jar="g", gate=gate) as tab:
+            await tab.goto(site.url("/private"))
+    assert site.log == []
+
+
 async def test_private_addresses_are_refused(site: Site) -> None:
     browser = make_browser(deny_private=True)
     try:

@@ -146,8 +146,11 @@ class BrowserFetcher:
             is_failure = is_failure or (deadline is not None and deadline.expired())
             if chosen.capture and is_failure:
                 await tab.capture()
-            if live.crash is not None and isinstance(error, Exception) and not isinstance(error, AttemptEnded):
-                raise live.crash from error
+            if isinstance(error, Exception) and not isinstance(error, AttemptEnded):
+                if live.crash is not None:
+                    raise live.crash from error
+                if isinstance(error, _playwright_error()) and (cause := tab.cause()) is not None:
+                    raise cause from error
             raise
         finally:
             cookies = self._run(live.profile.export_cookies(jars_of(self._http), jar))
@@ -438,6 +441,12 @@ def suspended(deadline: asyncio.Timeout | None) -> Iterator[None]:
         yield
     finally:
         deadline.reschedule(ends_at + loop.time() - started)
+
+
+def _playwright_error() -> type[Exception]:
+    from playwright.async_api import Error
+
+    return Error
 
 
 def _as_page_gate(gate: RequestGate | None) -> PageGate | None:

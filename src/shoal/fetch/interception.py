@@ -89,7 +89,7 @@ class PageRequests:
 
     `send` talks to the browser. `block`:
     types of requests that are refused. `on_call` is told about the first request of a script. `error`: what refused a
-    request that the page needs.
+    request that the page needs. `asked`: the last document of the main frame, and when it was asked for.
     """
 
     def __init__(
@@ -118,6 +118,7 @@ class PageRequests:
         self.navigation: Navigation | None = None
         self.document: Document | None = None
         self.error: BaseException | None = None
+        self.asked: tuple[str, float] | None = None
 
     def begin(self, request: Request, gate: RequestGate | None) -> Navigation:
         """The next navigation of the main frame is this request."""
@@ -189,6 +190,8 @@ class PageRequests:
         url, frame = event["request"]["url"], event["frameId"]
         if not url.startswith(_WEB):
             raise Permanent(f"{quoted(url)} is not opened: only http and https are")
+        if frame == self._main_frame:
+            self.asked = url, perf_counter()
         navigation = self.navigation if frame == self._main_frame else None
         if navigation is None:
             await self._admit_other_document(event, url, frame)

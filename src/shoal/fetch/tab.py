@@ -108,6 +108,8 @@ class Tab(PlaywrightPage):
         self.is_touched = False
         self.is_rendered = False
         self.captured: dict[str, str] = {}
+        # A failure of the way that the author's own navigation has met; nobody knows of it yet.
+        self.way_failure: ExitFailed | None = None
 
     if not TYPE_CHECKING:
 
@@ -394,6 +396,14 @@ class Tab(PlaywrightPage):
             raise self._live.crash
         if self._requests.error is not None:
             raise self._requests.error
+
+    def cause(self) -> BaseException | None:
+        """Why Playwright has failed in the author's code: a refused request, or the way to the site; None: neither."""
+        if self._requests.error is not None:
+            return self._requests.error
+        failure = None if self._requests.asked is None else self._live.way_failure(*self._requests.asked)
+        self.way_failure = failure if isinstance(failure, ExitFailed) else None
+        return failure
 
     def _ended(self, error: Exception, navigation: Navigation) -> AttemptEnded:
         """The outcome of an attempt whose page could not be opened."""

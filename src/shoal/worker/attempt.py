@@ -14,7 +14,7 @@ from shoal.define.login import Login
 from shoal.define.providers import FunctionKind, Signature
 from shoal.define.records import Output
 from shoal.define.stage import AnyStage
-from shoal.errors import Blocked, Permanent, Throttled, Transient
+from shoal.errors import Blocked, ExitFailed, Permanent, Throttled, Transient
 from shoal.fetch.classify import classify_page
 from shoal.fetch.download import Download
 from shoal.fetch.page import BrowserOptions, Fetcher, Page, Request
@@ -297,6 +297,10 @@ class Attempt:
             async with context as tab:
                 tab._link_source = StageLinks(self._stage, self.item)
                 yield tab
+        except ExitFailed as failed:
+            if tab is not None and failed is tab.way_failure and isinstance(self._fetcher, IdentityFetcher):
+                self._fetcher.record_failure(failed)
+            raise
         finally:
             self.tab = None
             if tab is not None:
