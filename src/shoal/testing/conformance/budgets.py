@@ -114,6 +114,8 @@ class BudgetConformance:
         for _ in range(3):
             await settle(harness, spent(grant, now, 50, unspent=10))
         assert (await view(harness)).free == 60
+        await harness.advance_clock(1)
+        now = await clock(harness)
         rests = BudgetCorrection(sent_at=now, remaining=30, limit=80, reset_at=now + 600)
         for _ in range(3):
             await settle(harness, said=rests)
