@@ -7,6 +7,7 @@ ShoalError
 │   ├── InvalidSetting         a limit, a delay, a batch size out of range
 │   ├── InvalidScraper         the author's code cannot be loaded, or asks for what Shoal cannot give
 │   ├── UnknownStage           the run has no such stage
+│   ├── ClientMissing          what a client needs, such as a browser, is not on this machine or does not start
 │   └── WrongState             the run is finished, cancelled ...: the operation makes no sense now
 ├── NotAllowed                 another process holds it, such as a run in single mode
 ├── NotFound                   no such run, item, lane, worker
@@ -116,6 +117,12 @@ class WorkerLost(ShoalError):
 class OutputFailed(ShoalError):
     remedy = "The command was executed; only its output was lost. Free disk space, or redirect the output."
     exit_code = 1
+
+
+class ClientMissing(UsageError):
+    """What a client needs is not on this machine, or does not start: no item of its stages can be processed here."""
+
+    remedy = "Install it, and start the worker again. Nothing is lost."
 
 
 class StoreFailed(ShoalError):

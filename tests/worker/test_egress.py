@@ -20,6 +20,8 @@ from shoal import Blocked, Http, Item, Page, Scraper
 from shoal.config import Settings
 from shoal.config.egress import EgressConfig
 from shoal.errors import EgressUnavailable, ExitFailed, InvalidSetting, Transient, WorkerLost
+from shoal.fetch.browser import BrowserFetcher
+from shoal.fetch.chromium import BrowserMissing
 from shoal.fetch.page import Page as FetchedPage
 from shoal.ledger.protocols import Ledger
 from shoal.model.egress import EgressWait, Exit, PoolKind, ProxyAddress
@@ -250,6 +252,21 @@ async def test_a_stage_may_look_like_chrome(setup: Setup, site: HeaderSite, egre
     assert site.agents["/robots.txt"].startswith("shoal")
     assert "/private" not in site.agents
     assert site.direct == ([] if egress else [path for _, path, *_ in site.log])
+
+
+async def test_a_worker_without_a_browser_stops_and_harms_no_item(
+    setup: Setup, site: HeaderSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def missing(_browser: BrowserFetcher) -> None:
+        raise BrowserMissing("No Chromium was found.")
+
+    monkeypatch.setattr(BrowserFetcher, "_current", missing)
+    scraper = shop(client="browser")
+    scraper.start(scraper.stages["product"].item(site.url("/1")))
+    with pytest.raises(BrowserMissing):
+        await setup.run(scraper)
+    (item,) = (await setup.ledger.reads.items(setup.run_id)).rows
+    assert (item.state, item.tries) == (ItemState.READY, 0)
 
 
 async def test_a_blocked_item_gets_another_identity_without_being_charged(setup: Setup, site: HeaderSite) -> None:

@@ -183,7 +183,7 @@ class BrowserFetcher:
         return self._http.stream(request, gate=gate, jar=jar, identity=identity)
 
     async def start(self) -> None:
-        """Start the browser now. Raises BrowserMissing or UsageError when it cannot be."""
+        """Start the browser now. Raises ClientMissing when it cannot be."""
         await self._current()
 
     async def version(self) -> str:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.errors import UsageError
+from shoal.errors import ClientMissing
 from shoal.fetch import chromium_watch
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ _ENVIRONMENT = (
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-class BrowserMissing(UsageError):
+class BrowserMissing(ClientMissing):
     remedy = (
         "Install the package chromium-headless-shell or chromium of your system, or run `playwright install chromium`, "
         f"or set {EXECUTABLE_VARIABLE} to the program."
@@ -60,11 +60,11 @@ class BrowserMissing(UsageError):
 
 
 def check_playwright() -> None:
-    """Raises UsageError when the library is missing."""
+    """Raises ClientMissing when the library is missing."""
     try:
         import playwright.async_api  # noqa: F401
     except ImportError:
-        raise UsageError(
+        raise ClientMissing(
             'A stage with client="browser" needs Playwright.', remedy="Install it: pip install 'shoal[browser]'."
         ) from None
 
@@ -88,7 +88,7 @@ def find_chromium(chosen: str, own: str) -> str | None:
 
 
 async def find_browser(chosen: str) -> str:
-    """The program that a worker here would start, for a check. Raises UsageError when it or Playwright is missing."""
+    """The program that a worker here would start, for a check. Raises ClientMissing without it or Playwright."""
     check_playwright()
     from playwright.async_api import async_playwright
 
@@ -173,7 +173,7 @@ class Chromium:
 
     @classmethod
     async def start(cls, home: ChromiumHome, *, executable: str, sandbox: bool) -> Chromium:
-        """Raises BrowserMissing, or UsageError when it does not start."""
+        """Raises ClientMissing when it does not start."""
         from playwright.async_api import Error, async_playwright
 
         driver = await async_playwright().start()
@@ -242,16 +242,16 @@ async def _stop(driver: Any) -> None:
             await driver.stop()
 
 
-def _launch_error(executable: str | None, text: str) -> UsageError:
+def _launch_error(executable: str | None, text: str) -> ClientMissing:
     program = executable or "Playwright's Chromium"
     if "sandbox" in text.lower() and "No usable sandbox" in text:
-        return UsageError(
+        return ClientMissing(
             f"{program} cannot start: this system gives it no sandbox.",
             remedy="Allow user namespaces, or set browser_sandbox = false if you trust the pages or the container.",
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     reason = next((line for line in lines if "error" in line.lower()), lines[0] if lines else "no reason given")
-    return UsageError(
+    return ClientMissing(
         f"{program} does not start: {reason[:300]}.",
         remedy=f"Start it by hand to see why, or set {EXECUTABLE_VARIABLE} to another one.",
     )

@@ -18,6 +18,7 @@ from shoal.define.stage import AnyStage
 from shoal.errors import (
     AttemptEnded,
     Blocked,
+    ClientMissing,
     Dropped,
     EgressUnavailable,
     ExitFailed,
@@ -89,8 +90,8 @@ class AttemptRunner:
     async def run(self, claimed: ClaimedItem, claimed_at: float) -> tuple[FinishedAttempt, int]:
         """Run one attempt. Returns its result and about how many bytes that holds.
 
-        Raises ReleaseItem when the lease should be returned; StoreFailed, SecretMissing, LoginBroken or LedgerError
-        when no item can be processed.
+        Raises ReleaseItem when the lease should be returned; StoreFailed, SecretMissing, ClientMissing, LoginBroken or
+        LedgerError when no item can be processed.
         """
         began = time.monotonic()
         stage = self._scraper.stages.get(claimed.stage)
@@ -149,7 +150,7 @@ class AttemptRunner:
         result: Output | BaseException
         try:
             result = await attempt.run()
-        except (ReleaseItem, StoreFailed, SecretMissing, LoginBroken, LedgerError):
+        except (ReleaseItem, StoreFailed, SecretMissing, ClientMissing, LoginBroken, LedgerError):
             raise
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) or is_cancellation(error):

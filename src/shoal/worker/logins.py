@@ -23,6 +23,7 @@ from shoal.define.scraper import Scraper
 from shoal.errors import (
     AttemptEnded,
     Blocked,
+    ClientMissing,
     EgressUnavailable,
     ExitFailed,
     LedgerError,
@@ -69,7 +70,7 @@ MAX_IDENTITIES = 10_000
 MAX_HIDDEN_SESSIONS = 200
 
 # What a login may raise that says nothing about the login.
-_PASSED_ON = (ReleaseItem, StoreFailed, SecretMissing, LoginBroken, LedgerError, EgressUnavailable)
+_PASSED_ON = (ReleaseItem, StoreFailed, SecretMissing, ClientMissing, LoginBroken, LedgerError, EgressUnavailable)
 
 
 class LoginValues(NamedTuple):

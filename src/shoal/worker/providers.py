@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from shoal.define.author_code import error_summary
 from shoal.define.providers import Provider, SetUp, Signature
 from shoal.define.scraper import Scraper
-from shoal.errors import AttemptEnded, LedgerError, SecretMissing, StoreFailed
+from shoal.errors import AttemptEnded, ClientMissing, LedgerError, SecretMissing, StoreFailed
 from shoal.model.log import Log
 from shoal.threads import ThreadRunner
 from shoal.worker.lane_starts import ReleaseItem
@@ -161,7 +161,7 @@ class OpenedValue:
                     return await function(**arguments)
                 case SetUp.PLAIN:
                     return await self._threads.run(lambda: function(**arguments))
-        except (AttemptEnded, ReleaseItem, StoreFailed, SecretMissing, LedgerError):
+        except (AttemptEnded, ReleaseItem, StoreFailed, SecretMissing, ClientMissing, LedgerError):
             raise
         except Exception as error:
             raise ProviderFailed(self.provider, error) from error
