@@ -158,8 +158,8 @@ def needs_sync(pool: ExitPool) -> bool:
     return pool.needs_sync
 
 
-def recently_good(identity: ExitIdentity) -> bool:
-    return identity.recently_good
+def works_for_others(identity: ExitIdentity) -> bool:
+    return identity.works_for_others
 
 
 def fail_all(pool: ProxyPool, times: int = 2) -> None:
@@ -494,11 +494,19 @@ async def test_the_speed_of_an_exit_is_measured_from_its_requests(fleet: Fleet) 
     fleet.clock.now += 0.5
     identity.on_response("http://shop.example/", 200, {})
     assert pool.health.records[identity.exit.key].latency == 0.5
-    assert not recently_good(identity)
     identity.record_success(SHOP)
-    assert recently_good(identity)
-    fleet.clock.now += 61
-    assert not recently_good(identity)
+
+
+async def test_an_exit_works_for_others_if_it_has_served_another_attempt_since_it_was_chosen(fleet: Fleet) -> None:
+    pool = await fleet.pool(choose="sticky")
+    earlier, identity, later = (pool.choose(SHOP, sticky="s") for _ in range(3))
+    assert earlier.exit.key == later.exit.key
+    fleet.clock.now += 1
+    identity.record_success(SHOP)
+    assert not works_for_others(identity), "its own success tells nothing"
+    assert works_for_others(later)
+    fleet.clock.now += 1
+    assert not works_for_others(pool.choose(SHOP, sticky="s")), "it may have died since"
 
 
 async def test_bans_are_logged_once_and_summed_up_when_there_are_many(fleet: Fleet) -> None:

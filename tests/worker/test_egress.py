@@ -47,8 +47,8 @@ class ScriptedIdentity:
         self.exit = Exit(pool=pool.name, key=key, label=f"exit {key}")
 
     @property
-    def recently_good(self) -> bool:
-        return self._pool.recently_good
+    def works_for_others(self) -> bool:
+        return self._pool.works_for_others
 
     async def judge(self, error: Transient) -> Transient:
         return error
@@ -91,7 +91,7 @@ class ScriptedPool:
         self.failing: set[str] = set()
         self.unusable: str | None = None
         self.blocked_at: str | None = None
-        self.recently_good = True
+        self.works_for_others = True
         self.choices: list[str] = []
         self.synced: list[str] = []
         self.closed = False
@@ -413,7 +413,7 @@ async def test_items_whose_exits_all_fail_wait_and_are_not_charged(
     monkeypatch.setattr("shoal.worker.attempt_runner.OTHER_HOST_JITTER", 0.01)
     scraper = shop()
     setup.pool.failing = set("abcdef")
-    setup.pool.recently_good = False
+    setup.pool.works_for_others = False
     scraper.start(scraper.stages["product"].item(site.url("/1")))
 
     async def mend() -> None:

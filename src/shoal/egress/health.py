@@ -209,10 +209,10 @@ class LocalHealth:
             weight = _LATENCY_WEIGHT if record.latency else 1.0
             record.latency += weight * (max(seconds, 1e-6) - record.latency)
 
-    def was_good(self, key: str, since: float) -> bool:
-        """Whether an attempt succeeded through the exit since then."""
+    def last_success(self, key: str) -> float:
+        """When an attempt last succeeded through the exit."""
         record = self.records.get(key)
-        return record is not None and record.succeeded_at >= since
+        return -math.inf if record is None else record.succeeded_at
 
     # Trials: one request after a ban.
 

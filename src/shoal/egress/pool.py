@@ -33,8 +33,6 @@ from shoal.model.log import Log
 
 # A worker has so long for the one request after a ban; then another one may try.
 TRIAL_SECONDS = 120.0
-# An exit that succeeded within so long is recently good.
-RECENT_SECONDS = 60.0
 # An urgent sync comes so long after the last one at the earliest.
 _MIN_SYNC_INTERVAL = 1.0
 _REPORTS_PER_CALL = 1_000
@@ -80,9 +78,9 @@ class ExitIdentity(Identity, Protocol):
         """What ended an attempt, as an ExitFailed if the pool finds out that the way was the reason."""
 
     @property
-    def recently_good(self) -> bool:
-        """Whether its exit has succeeded for another attempt within the last minute: then a failure may be the item's
-        own, and is charged.
+    def works_for_others(self) -> bool:
+        """Whether its exit has succeeded for another attempt since it was chosen: then a failure of the way may be the
+        item's own, and is charged.
         """
 
 
@@ -121,7 +119,18 @@ class ExitPool(Protocol):
 class UsedExit:
     """An exit in use by one attempt, which adds nothing to its requests. It measures how fast sites answer."""
 
-    __slots__ = ("_has_result", "_health", "_now", "_sent_at", "exit", "key", "proxy", "trial")
+    __slots__ = (
+        "_chosen_at",
+        "_has_result",
+        "_health",
+        "_now",
+        "_sent_at",
+        "_succeeded_at",
+        "exit",
+        "key",
+        "proxy",
+        "trial",
+    )
 
     def __init__(self, exit_: Exit, *, trial: bool, health: LocalHealth, now: Callable[[], float]) -> None:
         self.exit = exit_
@@ -132,6 +141,8 @@ class UsedExit:
         self._now = now
         self._sent_at: float | None = None
         self._has_result = False
+        self._chosen_at = now()
+        self._succeeded_at: float | None = None
 
     async def before_request(self, url: str, hop: int) -> Mapping[str, str]:
         self._sent_at = self._now()
@@ -144,7 +155,8 @@ class UsedExit:
 
     def record_success(self, host: str) -> None:
         self._has_result = True
-        self._health.succeed(self.exit.key, host, self._now(), trial=self.trial)
+        self._succeeded_at = now = self._now()
+        self._health.succeed(self.exit.key, host, now, trial=self.trial)
 
     def record_block(self, host: str, why: str) -> None:
         self._has_result = True
@@ -165,8 +177,9 @@ class UsedExit:
         return error
 
     @property
-    def recently_good(self) -> bool:
-        return self._health.was_good(self.exit.key, self._now() - RECENT_SECONDS)
+    def works_for_others(self) -> bool:
+        succeeded_at = self._health.last_success(self.exit.key)
+        return succeeded_at >= self._chosen_at and succeeded_at != self._succeeded_at
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.exit.name})"

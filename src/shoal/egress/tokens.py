@@ -19,7 +19,7 @@ import msgspec
 
 from shoal.config.egress import EgressConfig
 from shoal.egress.health import LocalExit
-from shoal.egress.pool import RECENT_SECONDS, BasePool
+from shoal.egress.pool import BasePool
 from shoal.egress.rate_limits import DEFAULT_RESOURCE, Resources, site_budget
 from shoal.egress.shares import IDLE_SECONDS, Call, LedgerTime, SharedBudget
 from shoal.errors import EgressUnavailable, InvalidSetting, LedgerError, Transient
@@ -173,8 +173,8 @@ class TokenIdentity:
             self._pool.give_up_trial(self._record.key)
 
     @property
-    def recently_good(self) -> bool:
-        return self._pool.was_good(self.exit.key)
+    def works_for_others(self) -> bool:
+        return True  # a failure of the way, such as of a proxy of the environment, is not the token's
 
     def __repr__(self) -> str:
         return f"TokenIdentity({self.exit.name})"
@@ -446,9 +446,6 @@ class TokenPool(BasePool):
             for (owner, _), budget in self._budgets.items():
                 if owner == key:
                     budget.end_shares()
-
-    def was_good(self, key: str) -> bool:
-        return self.health.was_good(key, self._now() - RECENT_SECONDS)
 
     # Budgets.
 

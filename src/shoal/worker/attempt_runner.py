@@ -175,7 +175,7 @@ class AttemptRunner:
         egress = None if resources.registration is None else resources.egress
         if isinstance(error, EgressUnavailable) and egress is not None and egress.is_waiting(stage.name):
             raise ReleaseItem
-        if isinstance(error, ExitFailed) and not any(identity.recently_good for identity in tried):
+        if isinstance(error, ExitFailed) and not any(identity.works_for_others for identity in tried):
             return EgressUnavailable(error.message, retry_after=FAILED_EXITS_SECONDS)
         return error
 
