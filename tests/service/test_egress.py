@@ -100,6 +100,7 @@ async def test_checks_name_what_is_missing_and_how_to_mend_it(tmp_path: Path) ->
     assert not any(check.ok for check in checks.values())
     assert all(check.fix for check in checks.values())
     assert checks["egress.github"].text == "no token: no variable GH is set"
+    assert checks["egress.onion"].text == "tor at 127.0.0.1:1: connection refused"
 
 
 @pytest.mark.parametrize(

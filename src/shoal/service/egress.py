@@ -390,7 +390,9 @@ async def _tor_check(settings: Settings, config: EgressConfig) -> Check:
             return Check(name=name, ok=False, text=error.message, fix=error.remedy)
     host, _, port = config.socks.rpartition(":")
     if (problem := await socks_problem(host.strip("[]"), int(port))) is not None:
-        return Check(name=name, ok=False, text=problem, fix="Start tor there, or correct `socks`.")
+        return Check(
+            name=name, ok=False, text=f"tor at {config.socks}: {problem}", fix="Start tor there, or correct `socks`."
+        )
     return Check(name=name, ok=True, text=f"tor answers at {config.socks}")
 
 
