@@ -540,7 +540,7 @@ async def socks_problem(host: str, port: int) -> str | None:
         return "it closes the connection"
     except OSError as error:
         # The event loop of asyncio has a text of its own in strerror.
-        return (os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror or str(error)).lower()
+        return (os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)).lower()
     finally:
         if writer is not None:
             writer.close()
