@@ -85,7 +85,7 @@ class InvalidRecord(UsageError):
 
 
 class InvalidSetting(UsageError):
-    remedy = "Choose a value in the range; the old value is still in effect."
+    remedy = "Choose a valid value; nothing was changed."
 
 
 class InvalidScraper(UsageError):

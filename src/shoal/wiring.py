@@ -269,6 +269,34 @@ def check_pools_exist(scraper: Scraper, settings: Settings) -> None:
             egress_config(settings, stage.egress, name)
 
 
+async def check_ways_out(scraper: Scraper, settings: Settings) -> None:
+    """Raises UsageError for what no worker could start with: a pool, list, token or program that is missing.
+
+    Nothing is sent: a list behind a URL is not asked for.
+    """
+    check_pools_exist(scraper, settings)
+    for name in dict.fromkeys(stage.egress for stage in scraper.stages.values()):
+        config = None if name is None else settings.egress[name]
+        if config is None:
+            continue
+        if config.kind == "proxies" and config.url is None:
+            from shoal.egress.lists import ListSource
+
+            await ListSource(config).read()
+        elif config.kind == "tokens":
+            from shoal.egress.tokens import tokens_of
+
+            tokens_of(config)
+        elif config.kind == "tor" and config.socks is None:
+            from shoal.egress.tor_process import find_tor
+
+            find_tor(settings.tor)
+    if any(stage.client == "browser" for stage in scraper.stages.values()):
+        from shoal.fetch.chromium import check_browser
+
+        await check_browser(settings.chromium)
+
+
 def egress_config(settings: Settings, name: str, stage: str) -> EgressConfig:
     """`[egress.NAME]`. Raises InvalidSetting when it is missing."""
     config = settings.egress.get(name)
@@ -276,7 +304,7 @@ def egress_config(settings: Settings, name: str, stage: str) -> EgressConfig:
         known = ", ".join(settings.egress) or "none"
         raise InvalidSetting(
             f"The stage {stage} goes out through egress {name!r}, which is not configured (there is: {known}).",
-            remedy=f"Add [egress.{name}] to shoal.toml.",
+            remedy=f"Correct the name, or add [egress.{name}] to shoal.toml.",
         )
     return config
 

@@ -85,12 +85,14 @@ def test_proxies_at_the_terminal(project: Project) -> None:
         assert [
             each["exit"] for each in lines(project.shoal("proxies", "ls", "--state", "good", "--json").stdout)
         ] == []
-        (freed,) = lines(project.shoal("proxies", "free", by_state["good"]["label"], "--json").stdout)
+        (freed,) = lines(
+            project.shoal("proxies", "free", by_state["good"]["label"].rpartition("//")[2], "--json").stdout
+        )
         assert freed["state"] == "good"
 
         checks = {each["text"]: each for each in lines(project.shoal("doctor", "--json", code=1).stdout)}
         assert "proxies.txt of egress.homes has passwords and can be read by every user" in checks
-        assert "no token: GITHUB_TOKEN, GITHUB_TOKEN_* is not set" in checks
+        assert "no token: no variable GITHUB_TOKEN or GITHUB_TOKEN_* is set" in checks
         assert any(text.startswith("1 of 2 proxies accept connections from here") for text in checks)
         tokens = project.shoal("doctor", "--json", GITHUB_TOKEN_2="a-token-of-github").stdout
         assert "1 token: GITHUB_TOKEN_2" in tokens
@@ -112,6 +114,8 @@ def test_mistakes_are_one_sentence(project: Project) -> None:
     missing = project.shoal("run", "shop.py", "--fresh", code=2)
     assert "proxies.txt" in missing.stderr
     assert "Traceback" not in missing.stderr
+    project.shoal("enqueue", "shop.py")
+    assert len(lines(project.shoal("runs", "ls", "--json").stdout)) == 1  # a run that cannot go out is never begun
     assert "The ledger knows no exit 'nobody'" in project.shoal("proxies", "show", "nobody", code=5).stderr
     assert "The ledger knows no pool 'x'" in project.shoal("proxies", "ls", "--pool", "x", code=5).stderr
     assert "is not a time" in project.shoal("proxies", "rest", "nobody", "--for", "soon", code=2).stderr

@@ -224,8 +224,13 @@ def test_unknown_names_in_dotenv_and_pyproject_are_errors_too(tmp_path: Path) ->
 
 def test_variables_of_the_test_suite_and_of_other_programs_are_ignored(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("OTHER=1\nthis is no assignment\n")
-    settings = load(tmp_path, SHOAL_TEST_DATABASE_URL="x", SHOAL_CHAOS="long", SHOAL_CHROMIUM="/x", SHOALING="1")
+    settings = load(tmp_path, SHOAL_TEST_DATABASE_URL="x", SHOAL_CHAOS="long", SHOALING="1")
     assert settings == load(tmp_path)
+
+
+def test_programs_are_taken_from_the_environment(tmp_path: Path) -> None:
+    settings = load(tmp_path, SHOAL_CHROMIUM="/opt/chromium", SHOAL_TOR="/opt/tor")
+    assert (settings.chromium, settings.tor) == ("/opt/chromium", "/opt/tor")
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:

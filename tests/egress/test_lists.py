@@ -179,7 +179,7 @@ async def test_a_list_without_a_usable_line_is_an_error_with_the_remedy(tmp_path
         await ListSource(config(file=str(path))).read()
     assert str(failed.value) == (
         f"egress.homes: {path} has no usable proxy. Line 2: behind the host there is no port from 1 to 65535. Give one "
-        "proxy per line: host:port, host:port:user:password, user:password@host:port, or a URL (http, https, socks5, "
+        "proxy per line: host:port, host:port:user:password, or a URL (http, https, socks5, "
         "socks5h)."
     )
     with pytest.raises(ListFailed, match="cannot be read: No such file"):

@@ -115,6 +115,18 @@ def test_the_tor_of_somebody_else_may_have_an_ipv6_address(tmp_path: Path) -> No
     assert config.rotate_every == 90.0
 
 
+async def test_a_try_does_not_wait_for_the_tor_of_somebody_else_that_is_not_there() -> None:
+    pool = pool_of(1)
+    async with asyncio.timeout(60):  # it waits twice as long for a tor of its own
+        await pool.start()
+    try:
+        wait = pool.wait()
+        assert wait is not None
+        assert wait.why == "tor at 127.0.0.1:1 does not answer: connection refused"
+    finally:
+        await pool.close()
+
+
 # Circuits
 
 

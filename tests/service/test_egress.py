@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 
+from shoal import Page, Scraper
 from shoal.config import Settings
 from shoal.config.egress import EgressConfig
+from shoal.errors import ShoalError
 from shoal.ledger.protocols import Ledger
 from shoal.model.egress import ExitReport, ExitSpec, HealthRules, HostReport
-from shoal.model.worker import WorkerSpec
+from shoal.model.worker import Scope, WorkerSpec
 from shoal.service.egress import ExitLog, PlannedExits, check_egress, plan_exits
+from shoal.service.events import Host
+from shoal.service.run import RunRequest, run_scraper
+from shoal.service.work import work
 from shoal.wiring import ledger_context
 
 RULES = HealthRules(ban_after=2, ban_for=60.0, block_after=1, block_for=30.0)
@@ -94,4 +99,44 @@ async def test_checks_name_what_is_missing_and_how_to_mend_it(tmp_path: Path) ->
     assert checks.keys() == {"egress.homes", "egress.github", "egress.onion"}
     assert not any(check.ok for check in checks.values())
     assert all(check.fix for check in checks.values())
-    assert checks["egress.github"].text == "no token: GH is not set"
+    assert checks["egress.github"].text == "no token: no variable GH is set"
+    assert checks["egress.onion"].text == "tor at 127.0.0.1:1: connection refused"
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"egress": "hoomes"}, "'hoomes', which is not configured"),
+        ({"egress": "homes"}, "proxies.txt cannot be read"),
+        ({"egress": "github"}, "has no token: GITHUB_TOKEN is not set"),
+        ({"egress": "onion"}, "/nonexistent"),
+        ({"client": "browser"}, "The setting chromium is /nonexistent"),
+    ],
+)
+async def test_what_no_worker_could_start_with_is_told_before_a_run_begins(
+    tmp_path: Path, option: dict[str, Any], message: str
+) -> None:
+    if "client" in option:
+        pytest.importorskip("playwright")
+    shop = Scraper("shop")
+
+    @shop.stage(**option)
+    async def product(page: Page) -> None: ...
+
+    settings = Settings(
+        ledger=str(tmp_path / "ledger.db"),
+        chromium="/nonexistent",
+        tor="/nonexistent",
+        egress={
+            "homes": EgressConfig(name="homes", kind="proxies", file=str(tmp_path / "proxies.txt")),
+            "github": EgressConfig(name="github", kind="tokens", env=("GITHUB_TOKEN",), missing=("GITHUB_TOKEN",)),
+            "onion": EgressConfig(name="onion", kind="tor"),
+        },
+    )
+    shop.start("http://127.0.0.1:1/")
+    with pytest.raises(ShoalError) as caught:
+        await run_scraper(shop, settings, RunRequest(), Host())
+    assert message in caught.value.message
+    with pytest.raises(ShoalError):
+        await work(shop, settings, Scope(scraper="shop"), Host())
+    assert not (tmp_path / "ledger.db").exists()

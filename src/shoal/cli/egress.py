@@ -26,7 +26,7 @@ tokens = typer.Typer()
 WAYS: tuple[PoolKind, ...] = ("proxies", "tor")
 TOKENS: tuple[PoolKind, ...] = ("tokens",)
 
-ExitName = Annotated[str, typer.Argument(metavar="EXIT", help="A key or a label of `ls`, or POOL/KEY.")]
+ExitName = Annotated[str, typer.Argument(metavar="EXIT", help="A key or a label of `ls`, host:port, or POOL/KEY.")]
 PoolName = Annotated[str | None, typer.Option("--pool", metavar="NAME", help="Only this pool, [egress.NAME].")]
 StateName = Annotated[
     str | None, typer.Option("--state", metavar="STATE", help="Only those: good, banned, resting or trial.")

@@ -115,6 +115,11 @@ def _main(arguments: Sequence[str] | None) -> int:
     except ShoalError as error:
         _report_error(session, error, f"{error.message} {error.remedy}")
         code = error.exit_code
+        if gc.get_freeze_count():
+            # A worker ran. When the interpreter ends, the URL parser complains about URLs that a traceback still has.
+            error.__traceback__ = None
+            gc.unfreeze()
+            gc.collect()
     except typer.Abort:
         session.complain("Aborted!")
         code = 1

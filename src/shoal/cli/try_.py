@@ -132,6 +132,10 @@ async def _attempt(scraper: Scraper, settings: Settings, claimed: ClaimedItem, f
     from shoal.testing.saved_pages import RecordingFetcher
     from shoal.wiring import build_attempts, build_fetcher
 
+    if scraper.stages[claimed.stage].client == "browser":
+        from shoal.fetch.chromium import check_browser
+
+        await check_browser(settings.chromium)
     logs = open_logs(
         format=settings.log_format, level=settings.log_level, file=None, stream=sys.stderr, secrets=settings.secrets()
     )

@@ -44,7 +44,7 @@ from shoal.project import find_ledger_above, find_project
 
 LOG_FORMAT = "log_format"
 # Read by the test suite, not by Shoal itself.
-IGNORED_VARIABLES = re.compile(r"SHOAL_TEST_.*|SHOAL_CHAOS|SHOAL_CHROMIUM|SHOAL_SESSION_KEY")
+IGNORED_VARIABLES = re.compile(r"SHOAL_TEST_.*|SHOAL_CHAOS|SHOAL_SESSION_KEY")
 
 
 def load_settings(

@@ -143,7 +143,10 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidSetting(f"timeout is {self.timeout!r}; it must be a number of seconds from 0 to 86400.")
         for name, allowed in (("client", get_args(Client)), ("pace", get_args(Pace))):
             if getattr(self, name) not in allowed:
-                raise InvalidSetting(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(allowed)}.")
+                raise InvalidSetting(
+                    f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(allowed)}.",
+                    remedy="Choose one of them.",
+                )
         if self.ordered and self.concurrency not in (None, 1):
             raise InvalidSetting("An ordered stage runs one item of a lane at a time: omit concurrency.")
         self.lane().checked()

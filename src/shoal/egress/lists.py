@@ -31,7 +31,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _COMMENT = re.compile(r"(^|\s)#.*")
 # How long a file must be unchanged before it is read again: somebody may still be writing it.
 _SETTLE_SECONDS = 1.0
-FORMATS = "host:port, host:port:user:password, user:password@host:port, or a URL (http, https, socks5, socks5h)"
+# Not user:password@host:port, which is redacted wherever texts are shown.
+FORMATS = "host:port, host:port:user:password, or a URL (http, https, socks5, socks5h)"
 
 
 class ListFailed(ShoalError):
@@ -130,7 +131,7 @@ def _host_and_port(text: str, scheme: str) -> tuple[str, int, str]:
     if _PORT.fullmatch(port) is None or not 1 <= int(port) <= 65_535:
         raise _NoProxy("behind the host there is no port from 1 to 65535")
     if scheme and behind:
-        raise _NoProxy("the login of a URL is written before the host, http://user:password@host:port")
+        raise _NoProxy("the login of a URL is written before the host")
     return host.lower(), int(port), behind
 
 

@@ -446,6 +446,9 @@ class BasePool:
         if self._usable is not None:
             return None, None
         why = self._none_usable(Counter(_STATE_WORDS.get(record.state, "unusable") for record in records))
+        # Alone there is no list of exits in a ledger that tells the reason.
+        if self._alone and (reason := next((record.why for record in records if record.why), "")):
+            why = f"{why}: {reason}"
         seconds = self.health.first_return(records, now)
         return self._wait_for(why), None if seconds is None else now + seconds
 

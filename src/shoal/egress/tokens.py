@@ -213,6 +213,29 @@ class Token:
         return f"Token({self._identity.exit.name})"
 
 
+def tokens_of(config: EgressConfig) -> list[Exit]:
+    """The tokens of a pool, each value once. Raises InvalidSetting when there is none, or one that is no token."""
+    exits: dict[str, Exit] = {}
+    for label, value in config.given.items():
+        token = value.strip()
+        if not token.isascii() or not token.isprintable() or " " in token:
+            raise InvalidSetting(
+                f"egress.{config.name}: the value of {label} is no token: it has spaces or other characters that no "
+                "header can have.",
+                remedy=f"Set {label} to the token alone.",
+            )
+        hide_everywhere(token)
+        key = exit_key("token", token)
+        exits.setdefault(key, Exit(pool=config.name, key=key, label=label, token=token))
+    if not exits:
+        names = " and ".join(config.env)
+        raise InvalidSetting(
+            f"egress.{config.name} has no token: {names} {'is' if len(config.env) == 1 else 'are'} not set.",
+            remedy="Set one in the environment, or in the .env file of the project.",
+        )
+    return list(exits.values())
+
+
 class TokenPool(BasePool):
     """API tokens from environment variables."""
 
@@ -244,25 +267,7 @@ class TokenPool(BasePool):
         self._ledger: Ledger | None = None
 
     async def start(self) -> None:
-        exits: dict[str, Exit] = {}
-        for label, value in self._config.given.items():
-            token = value.strip()
-            if not token.isascii() or not token.isprintable() or " " in token:
-                raise InvalidSetting(
-                    f"egress.{self.name}: the value of {label} is no token: it has spaces or other characters that no "
-                    "header can have.",
-                    remedy=f"Set {label} to the token alone.",
-                )
-            hide_everywhere(token)
-            key = exit_key("token", token)
-            exits.setdefault(key, Exit(pool=self.name, key=key, label=label, token=token))
-        if not exits:
-            names = " and ".join(self._config.env)
-            raise InvalidSetting(
-                f"egress.{self.name} has no token: {names} {'is' if len(self._config.env) == 1 else 'are'} not set.",
-                remedy="Set it in the environment, or in the .env file of the project.",
-            )
-        self._list_exits(list(exits.values()))
+        self._list_exits(tokens_of(self._config))
 
     async def close(self) -> None:
         """Give back what is not used."""

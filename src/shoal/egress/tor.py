@@ -165,7 +165,8 @@ class TorPool(BasePool):
         """Start tor, or look whether it answers; bootstrapping goes on beside. Raises UsageError for want of tor."""
         await self.tor.start()
         self._list_places(1)
-        if self._alone:
+        # Another's tor that does not answer is not waited for: `shoal try` says so at once.
+        if self._alone and self._config.socks is None:
             await self.tor.wait_until_usable(READY_SECONDS)
 
     async def close(self) -> None:

@@ -539,7 +539,8 @@ async def socks_problem(host: str, port: int) -> str | None:
     except asyncio.IncompleteReadError:
         return "it closes the connection"
     except OSError as error:
-        return (error.strerror or str(error)).lower()
+        # The event loop of asyncio has a text of its own in strerror.
+        return (os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)).lower()
     finally:
         if writer is not None:
             writer.close()

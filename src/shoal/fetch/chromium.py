@@ -77,7 +77,10 @@ def find_chromium(chosen: str, own: str) -> str | None:
     if chosen:
         found = shutil.which(os.path.expanduser(chosen))
         if found is None:
-            raise BrowserMissing(f"The setting chromium is {chosen}, which is no program.")
+            raise BrowserMissing(
+                f"The setting chromium is {chosen}, which is no program.",
+                remedy=f"Correct it ({EXECUTABLE_VARIABLE}), or leave it out to use that of Playwright or the system.",
+            )
         return found
     if own and os.path.exists(own):
         return None
@@ -95,6 +98,16 @@ async def find_browser(chosen: str) -> str:
     async with async_playwright() as driver:
         own = driver.chromium.executable_path
         return find_chromium(chosen, own) or own
+
+
+async def check_browser(chosen: str) -> None:
+    """Raises UsageError when a worker here could not start a browser."""
+    check_playwright()
+    try:
+        find_chromium(chosen, "")
+    except BrowserMissing:
+        # Only Playwright's driver knows where its own is, and takes a second to say it.
+        await find_browser(chosen)
 
 
 class ChromiumHome:

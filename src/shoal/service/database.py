@@ -79,13 +79,14 @@ async def diagnose(settings: Settings, *, version: str) -> list[Check]:
     try:
         ledger = await connect_ledger(settings, create=False)
     except LedgerError as error:
-        return [Check(name="ledger", ok=False, text=error.message, fix=error.remedy)]
-    try:
-        checks = await check_ledger(ledger, version=version)
-    finally:
-        await ledger.close()
-    if path is not None:
-        checks.append(check_disk(path))
+        checks = [Check(name="ledger", ok=False, text=error.message, fix=error.remedy)]
+    else:
+        try:
+            checks = await check_ledger(ledger, version=version)
+        finally:
+            await ledger.close()
+        if path is not None:
+            checks.append(check_disk(path))
     if settings.egress:
         from shoal.service.egress import check_egress
 

@@ -120,13 +120,21 @@ async def _exits_of(ledger: Ledger, pool: str, state: str | None = None) -> Asyn
             return
 
 
+def _names(view: ExitView) -> tuple[str, ...]:
+    """What an operator may call an exit: its key, its label, and this without the scheme and the user's name."""
+    return view.key, view.label, view.label.rpartition("://")[2].rpartition("@")[2]
+
+
 async def find_exit(ledger: Ledger, name: str, kinds: tuple[PoolKind, ...]) -> ExitView:
-    """The exit of this key, label, or POOL/KEY, with its hosts and budgets. Raises NotFound, or UsageError for two."""
+    """The exit of this key, label, host:port or POOL/KEY, with its hosts and budgets.
+
+    Raises NotFound, or UsageError for two.
+    """
     pool, slash, rest = name.partition("/")
     found = [
         view
         async for view in list_exits(ledger, kinds)
-        if name in (view.key, view.label) or (slash and view.pool == pool and rest in (view.key, view.label))
+        if name in _names(view) or (slash and view.pool == pool and rest in _names(view))
     ]
     if not found:
         raise NotFound(
@@ -325,7 +333,7 @@ async def _proxies_checks(settings: Settings, config: EgressConfig, workers: int
     try:
         found = await _check_pool(settings, config, None, lambda _: None)
     except ListFailed as error:
-        return [Check(name=name, ok=False, text=error.message, fix=error.remedy)]
+        return [Check(name=name, ok=False, text=error.message.removeprefix(f"{name}: "), fix=error.remedy)]
     failed = [check for check in found if not check.ok]
     text = f"{len(found) - len(failed)} of {count_text('proxies', len(found))} accept connections from here"
     fix = ""
@@ -345,12 +353,12 @@ async def _proxies_checks(settings: Settings, config: EgressConfig, workers: int
 def _tokens_checks(config: EgressConfig, workers: int) -> list[Check]:
     name, count = f"egress.{config.name}", len(set(config.given.values()))
     if not count:
-        variables = ", ".join(config.missing)
+        variables = " or ".join(config.missing)
         return [
             Check(
                 name=name,
                 ok=False,
-                text=f"no token: {variables} is not set",
+                text=f"no token: no variable {variables} is set",
                 fix=f"Set {variables} in the environment or in .env.",
             )
         ]
@@ -382,7 +390,9 @@ async def _tor_check(settings: Settings, config: EgressConfig) -> Check:
             return Check(name=name, ok=False, text=error.message, fix=error.remedy)
     host, _, port = config.socks.rpartition(":")
     if (problem := await socks_problem(host.strip("[]"), int(port))) is not None:
-        return Check(name=name, ok=False, text=problem, fix="Start tor there, or correct `socks`.")
+        return Check(
+            name=name, ok=False, text=f"tor at {config.socks}: {problem}", fix="Start tor there, or correct `socks`."
+        )
     return Check(name=name, ok=True, text=f"tor answers at {config.socks}")
 
 

@@ -56,7 +56,7 @@ from shoal.service.work import (
     send_end_alerts,
     stop_signals,
 )
-from shoal.wiring import build_fetcher, check_environment, ledger_context, worker_options
+from shoal.wiring import build_fetcher, check_environment, check_ways_out, ledger_context, worker_options
 from shoal.worker.hooks import call_finish_hooks, call_start_hooks
 from shoal.worker.state import StopReason, WorkSummary
 from shoal.worker.worker import Worker
@@ -165,6 +165,8 @@ async def feed_on(ledger: Ledger, scraper: Scraper, settings: Settings, request:
     )
     await check_addresses(settings)
     check_environment()
+    if request.works:
+        await check_ways_out(scraper, settings)
     started_at, summary = time.monotonic(), None
     async with AsyncExitStack() as held:
         await _open_at_first(source, settings.patience, host)

@@ -63,7 +63,7 @@ from shoal.service.work import (
     send_end_alerts,
     stop_signals,
 )
-from shoal.wiring import build_fetcher, check_environment, ledger_context, worker_options
+from shoal.wiring import build_fetcher, check_environment, check_ways_out, ledger_context, worker_options
 from shoal.worker.hooks import call_finish_hooks, call_start_hooks
 from shoal.worker.state import WorkSummary
 from shoal.worker.worker import Worker
@@ -145,6 +145,8 @@ async def run_scraper(scraper: Scraper, settings: Settings, request: RunRequest,
     """
     await check_addresses(settings)
     check_environment()
+    if not request.from_store:
+        await check_ways_out(scraper, settings)
     async with ledger_context(settings, on_waiting=host.notice) as ledger, AsyncExitStack() as held:
         async with begin_lock(ledger, settings, scraper.name):
             try:

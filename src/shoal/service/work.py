@@ -38,7 +38,15 @@ from shoal.service.begin import mark_local_dead_workers, pause_abandoned_runs
 from shoal.service.events import Host, RunEnded, RunPaused, RunProgress
 from shoal.service.lookup import find_run_of
 from shoal.service.sinks import deliver_beside, finish_deliveries
-from shoal.wiring import build_alert_thread, build_fetcher, build_worker, ledger_context, sqlite_path, worker_options
+from shoal.wiring import (
+    build_alert_thread,
+    build_fetcher,
+    build_worker,
+    check_ways_out,
+    ledger_context,
+    sqlite_path,
+    worker_options,
+)
 from shoal.worker.claim import open_runs, report_idle_reason, runs_in_scope
 from shoal.worker.failure_log import ATTEMPT_FAILED, MORE_ATTEMPTS_FAILED
 from shoal.worker.hooks import RUNS_WATCHED, watch_finished_runs
@@ -71,6 +79,7 @@ async def work(
     events of the newest open run; otherwise it says every ten seconds what it did, or now and then why it is idle.
     """
     await check_addresses(settings)
+    await check_ways_out(scraper, settings)
     async with ledger_context(settings, on_waiting=host.notice) as ledger:
         found = [await find_run_of(ledger, scraper.name, name) for name in scope.run_ids]
         scope = msgspec.structs.replace(scope, run_ids=tuple(run.id for run in found))
