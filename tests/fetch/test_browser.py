@@ -147,10 +147,11 @@ async def test_block_viewport_and_wait_for(browser: BrowserFetcher, site: Site) 
         await tab.wait_for_selector("b")  # type: ignore[attr-defined]
 
     assert (await fetch(browser, site.url("/"), wait_for=clicked)).css("b")
-    never = BrowserOptions(wait_for="i.never")
-    async with asyncio.timeout(1.0) as deadline, browser.open_tab(jar="w", options=never, deadline=deadline) as tab:
+    async with asyncio.timeout(60) as deadline, browser.open_tab(jar="w", deadline=deadline) as tab:
+        await tab.fetch(Request(url=site.url("/")))
+        deadline.reschedule(asyncio.get_running_loop().time() + 3.0)
         with pytest.raises(Transient, match=r"'i\.never'"):
-            await tab.fetch(Request(url=site.url("/")))
+            await tab.page(wait_for="i.never")
 
 
 async def test_requests_keep_method_body_and_headers_and_tokens_stay_with_navigations(
