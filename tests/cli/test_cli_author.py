@@ -21,6 +21,7 @@ from shoal.templates import TEMPLATES
 from tests.support import fork_server
 from tests.support.fork_server import COMMAND
 from tests.support.project import Finished, Shoal, clean_environment
+from tests.support.proxies import MicroSocks
 from tests.support.site import Site
 
 Told = Callable[..., tuple[int, str, str]]
@@ -421,6 +422,31 @@ def test_shell_robots_are_obeyed_unless_told(tmp_path: Path, site: Site) -> None
     assert "Add --set robots=false to look at it anyway." in refused.stderr
     obtained = in_folder(tmp_path, "shell", f"{site.url}/secret/plans", "--set", "robots=false", stdin="page")
     assert obtained.stdout.startswith("<Page 200 ")
+
+
+def test_shell_goes_out_as_the_scraper_does(tmp_path: Path, site: Site, microsocks: MicroSocks) -> None:
+    (tmp_path / "shoal.toml").write_text('[egress.homes]\nkind = "proxies"\nfile = "proxies.txt"\n')
+    (tmp_path / "proxies.txt").write_text(f"{microsocks.url}\n")
+    (tmp_path / "away.py").write_text(
+        "from shoal import Page, Scraper\n\naway = Scraper('away')\n\n\n@away.stage(egress='homes')\n"
+        "async def product(page: Page):\n    yield {}\n"
+    )
+    before = len(site.visits())
+    for arguments in (("away.py",), ("--egress", "homes")):
+        said = in_folder(tmp_path, "shell", f"{site.url}/garden", *arguments, stdin="page.status")
+        assert said.stdout == "200\n", said.stderr
+    seen = site.visits()[before:]
+    assert {visit.path for visit in seen} == {"/robots.txt", "/garden"}
+    assert {visit.peer.rpartition(":")[0] for visit in seen} == {microsocks.source}
+    unknown = in_folder(tmp_path, "shell", f"{site.url}/garden", "--egress", "nobody", stdin="page")
+    assert "egress 'nobody', which is not configured (there is: homes)" in unknown.stderr
+
+
+def test_shell_with_a_browser_has_the_rendered_page(tmp_path: Path) -> None:
+    script = '<title>x</title><body><script>document.body.innerHTML = "<h1>by a script</h1>"</script>'
+    with Site(extra={"/script": script}) as site:
+        said = in_folder(tmp_path, "shell", f"{site.url}/script", "--browser", stdin='css("h1::text").get()')
+    assert said.stdout == "'by a script'\n", said.stderr
 
 
 def test_shell_a_page_that_cannot_be_had(tmp_path: Path) -> None:

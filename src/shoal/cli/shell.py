@@ -24,9 +24,11 @@ from shoal.errors import AttemptEnded, Skipped, Throttled
 from shoal.fetch.page import Fetcher, Page, Request
 from shoal.fetch.robots import Robots
 from shoal.model.redaction import redacted
-from shoal.model.url_key import url_host
+from shoal.model.url_key import host_or_none, url_host
+from shoal.observe.logs import open_logs
 from shoal.service.blocking import LoopThread
-from shoal.wiring import build_browser, build_fetcher
+from shoal.wiring import build_browser, build_fetcher, build_pool
+from shoal.worker.egress import IdentityFetcher
 
 JAR = "shell"
 HELP = """\
@@ -41,20 +43,34 @@ Leave with Ctrl-D."""
 class Visitor:
     """Fetches pages for code that is not asynchronous, as a scraper would. Use it as a context.
 
-    `browser`: pages are rendered by a browser.
+    `browser`: pages are rendered by a browser. `egress`: the pool of exits that requests go out through; None: that of
+    the scraper's first stage, if it has one.
     """
 
-    def __init__(self, settings: Settings, scraper: Scraper | None, *, browser: bool = False) -> None:
+    def __init__(
+        self, settings: Settings, scraper: Scraper | None, *, browser: bool = False, egress: str | None = None
+    ) -> None:
         self.scraper = scraper
+        if egress is None and scraper is not None:
+            egress = scraper.first_stage.egress
+        silent = open_logs(format="console", level="error", file=None, stream=None).log
+        self._pool = build_pool(settings, egress, "shell", log=silent, alone=True) if egress else None
         http = build_fetcher(settings)
         self._fetcher: Fetcher = build_browser(settings, http) if browser else http
         self._opened = (self._fetcher, http) if browser else (http,)
         obeys = settings.robots if scraper is None or scraper.robots is None else scraper.robots
-        self._gate = _RobotsGate(Robots(http, settings.agent)) if obeys else None
+        self._robots = Robots(http, settings.agent) if obeys else None
+        self._http = http
         self._headers = scraper.headers if scraper is not None else {}
 
     def __enter__(self) -> Self:
         self._loop = LoopThread()
+        if self._pool is not None:
+            try:
+                self._loop.run(self._pool.start())
+            except BaseException:
+                self._loop.close()
+                raise
         return self
 
     def __exit__(
@@ -62,12 +78,21 @@ class Visitor:
     ) -> None:
         for fetcher in self._opened:
             self._loop.run(fetcher.close())
+        if self._pool is not None:
+            self._loop.run(self._pool.close())
         self._loop.close()
 
     def fetch(self, url: str) -> Page:
         """The page, whatever its status. Raises AttemptEnded when there is none."""
-        request = Request(url=url, headers=self._headers)
-        return self._loop.run(self._fetcher.fetch(request, gate=self._gate, jar=JAR))
+        return self._loop.run(self._fetch(Request(url=url, headers=self._headers)))
+
+    async def _fetch(self, request: Request) -> Page:
+        fetcher, http, jar = self._fetcher, self._http, JAR
+        if self._pool is not None:
+            identity = self._pool.choose(host_or_none(request.url) or "")
+            fetcher, http, jar = IdentityFetcher(fetcher, identity), IdentityFetcher(http, identity), identity.key
+        gate = None if self._robots is None else _RobotsGate(self._robots, http)
+        return await fetcher.fetch(request, gate=gate, jar=jar)
 
 
 def prompt(visitor: Visitor, page: Page, print_note: Callable[[str], None], banner: Callable[[Page], str]) -> bool:
@@ -151,11 +176,12 @@ def _written(page: Page) -> Path:
 class _RobotsGate:
     """Lets through what robots.txt allows. One person at a prompt needs no pace."""
 
-    def __init__(self, robots: Robots) -> None:
+    def __init__(self, robots: Robots, fetcher: Fetcher) -> None:
         self._robots = robots
+        self._fetcher = fetcher
 
     async def before_request(self, url: str, hop: int) -> None:
-        rules = await self._robots.rules(url)
+        rules = await self._robots.rules(url, fetcher=self._fetcher)
         if not rules.allowed(url):
             raise Skipped(f"robots.txt of {url_host(url)} forbids it")
 
@@ -184,6 +210,9 @@ def shell(
         typer.Argument(metavar="[SCRAPER]", help="Ask as this scraper does: its headers, cookies, settings."),
     ] = None,
     browser: Annotated[bool, typer.Option("--browser", help="Render pages in a browser, with their scripts.")] = False,
+    egress: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Go out through [egress.NAME]; else as the scraper does.")
+    ] = None,
 ) -> None:
     """Fetch a page and open a Python prompt on it. Lines from a pipe work too; one that fails: exit 1.
 
@@ -195,7 +224,7 @@ def shell(
     settings: Settings = session.settings
     if target is not None:
         scraper, settings = load(session, target)
-    with Visitor(settings, scraper, browser=browser) as visitor:
+    with Visitor(settings, scraper, browser=browser, egress=egress) as visitor:
         try:
             page = visitor.fetch(url)
         except AttemptEnded as ended:
