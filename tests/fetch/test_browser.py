@@ -338,7 +338,7 @@ async def test_an_identity_with_a_proxy_keeps_its_storage(
 
 
 async def test_nothing_goes_out_directly_when_the_proxy_is_dead(browser: BrowserFetcher, site: Site) -> None:
-    """Not the page, not what it loads after the proxy has died, no WebRTC, no name resolution by the browser."""
+    """Not the page, not what it loads after the proxy has died, no packets of WebRTC."""
     udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     udp.bind(("127.0.0.1", 0))
     udp.setblocking(False)
@@ -436,7 +436,7 @@ async def test_a_tab_that_is_used_again_sends_nothing_for_the_page_before(browse
     assert set(site.targets) == {"/old", "/new", "/api"}
 
 
-async def test_memory_stays_flat(browser: BrowserFetcher, site: Site) -> None:
+async def test_many_pages_need_no_more_processes_and_frames(browser: BrowserFetcher, site: Site) -> None:
     """Tabs are used again, so many pages need no more than a few."""
     site.answers["/"] = reply("<p>x")
     pages = 1_000 if os.environ.get("SHOAL_CHAOS") == "long" else 30

@@ -167,7 +167,7 @@ def read_newspaper(header: YamlHeader) -> Newspaper:
     """The checked settings of the file; no request is made. Raises InvalidScraper."""
     paper = convert_settings(header, Newspaper)
     if paper.client == "browser":
-        message = "client is browser, but there are no browsers yet: pages are fetched over HTTP."
+        message = "client is browser, but newspapers are fetched without one: over HTTP."
         raise yaml_error(header, ["client"], message, remedy="Write client: http.")
     _check_url(header, ["base_url"], paper.base_url)
     _check_listing(header, paper.listing)
