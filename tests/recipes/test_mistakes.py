@@ -55,7 +55,7 @@ def test_the_smallest_file(tmp_path: Path) -> None:
         (changed("  type: pagination\n", ""), 2, "listing.type is missing."),
         (GOOD + "rate_limit: fast\n", 11, "rate_limit is not right: it must be a number, not a text."),
         (GOOD + "concurrency: 0\n", 11, "concurrency is not right: it must be a whole number >= 1."),
-        (GOOD + "client: browser\n", 11, "client is browser, but there are no browsers yet"),
+        (GOOD + "client: browser\n", 11, "client is browser, but newspapers are fetched without one"),
         (GOOD + "client: curl\n", 11, "client must be browser or http."),
         (changed("https://paper.example\n", "paper.example\n"), 1, "base_url: 'paper.example' is not a valid absolute"),
         (changed("/news/{num}", "/news"), 4, "the same for every page: 'https://paper.example/news' has no {num}."),
