@@ -53,10 +53,14 @@ def test_each_of_two_or_three_workers_logs_in_and_no_item_dies(either: Project) 
         given: dict[str, Any] = {"SITE": site.url, "PASSWORD": PASSWORD}
         urls = either.urls(f"{site.url}/item/{n}" for n in range(300))
         either.shoal("enqueue", "shop.py", "--urls-file", urls, **given)
+        site.holds_at = 0
         workers = [either.start(*WORKER, "--set", "lease=2", **given) for _ in range(count)]
-        wait_for(lambda: len(site.logins) == count and site.statuses()[200] > 60)
+        wait_for(lambda: len(site.logins) == count)
+        site.holds_at = 60
+        wait_for(lambda: site.statuses()[200] >= 60)
         workers[0].kill()  # its session stays for the worker that takes its place
         site.end_sessions()
+        site.holds_at = None
         wait_for(lambda: len(site.logins) == 2 * count - 1)
         workers[0] = either.start(*WORKER, "--set", "lease=2", **given)
         assert [worker.wait() for worker in workers] == [0] * count
@@ -78,9 +82,11 @@ def test_workers_share_one_session_where_the_site_allows_one(fleet: Project) -> 
         given: dict[str, Any] = {"SITE": site.url, "PASSWORD": PASSWORD, "SHOAL_SESSION_KEY": KEY}
         urls = fleet.urls(f"{site.url}/item/{n}" for n in range(150))
         fleet.shoal("enqueue", "shop.py", "--urls-file", urls, **given)
+        site.holds_at = 60
         workers = [fleet.start(*WORKER, **given) for _ in range(3)]
-        wait_for(lambda: site.statuses()[200] > 60)
+        wait_for(lambda: site.statuses()[200] >= 60)
         site.end_sessions()
+        site.holds_at = None
         assert [worker.wait() for worker in workers] == [0, 0, 0]
     assert (fleet.counts().done, fleet.counts().dead) == (150, 0)
     assert len(site.logins) == 2

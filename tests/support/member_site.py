@@ -51,7 +51,7 @@ class MemberSite:
 
     `one_at_a_time`: a new session ends the older ones. `refuses`: paths that no session helps for. `login_status`: what
     /login answers instead. `blocks`: exits that may not log in. `delay`: seconds that an item takes. `ends_after`: so
-    many items end all sessions, once.
+    many items end all sessions, once. `holds_at`: after so many items the others get no answer until it is None.
     """
 
     def __init__(self, *, one_at_a_time: bool = False, delay: float = 0.0, robots: str | None = None) -> None:
@@ -64,6 +64,7 @@ class MemberSite:
         self.blocks: set[str] = set()
         self.login_status = 200
         self.ends_after: int | None = None
+        self.holds_at: int | None = None
         self.log: list[MemberVisit] = []
         self.logins: list[str] = []
         self._sessions: set[str] = set()
@@ -128,6 +129,8 @@ class MemberSite:
             return _html(APP_LOGIN)
         if path.startswith("/app/"):
             return _html(APP_PAGE)
+        while self.holds_at is not None and self._served >= self.holds_at:  # noqa: ASYNC110 - the test's thread sets it
+            await asyncio.sleep(0.01)
         known = session in self._sessions and path not in self.refuses and not self.refuses_all
         if self.delay:
             await asyncio.sleep(self.delay)
