@@ -206,7 +206,10 @@ async def pause_abandoned_runs(
         if run.scraper in scrapers or None in scrapers or not was_abandoned(run.scraper):
             continue
         await ledger.runs.pause(run.id, by=by)
-        paused.append(run)
+        if was_abandoned(run.scraper):
+            paused.append(run)
+        else:
+            await ledger.runs.resume(run.id, by=by)  # a process for it began meanwhile, and saw it active
     return paused
 
 
