@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from shoal.config.sources import Origin, RawValue, Variables
-from shoal.config.values import PLAIN_TEXT, CustomType, read_value, setting_types
+from shoal.config.values import PLAIN_TEXT, CustomType, names_type, read_value, setting_types
 from shoal.errors import InvalidSetting
 from shoal.model.egress import BudgetPolicy, HealthRules, PoolKind
 from shoal.model.run import check_name
@@ -91,13 +91,6 @@ def _read_budgets(name: str, given: RawValue) -> dict[str, BudgetPolicy]:
     return {key: _read_budget(f"{name}.{key}", RawValue(value, given.origin)) for key, value in given.value.items()}
 
 
-def _read_names(name: str, given: RawValue) -> tuple[str, ...]:
-    value = [given.value] if isinstance(given.value, str) else given.value
-    if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
-        raise given.invalid(name, ENV_NAMES.accepted)
-    return tuple(dict.fromkeys(value))
-
-
 def _read_hosts(name: str, given: RawValue) -> tuple[str, ...]:
     value = [given.value] if isinstance(given.value, str) else given.value
     texts = value if isinstance(value, list) else []
@@ -109,7 +102,7 @@ def _read_hosts(name: str, given: RawValue) -> tuple[str, ...]:
 DURATION = CustomType(_read_duration, 'a time such as "90s", "60m" or "2h", or a number of seconds')
 BUDGET = CustomType(_read_budget, 'calls per time, such as "5000/h" or "30/min"')
 BUDGETS = CustomType(_read_budgets, 'budgets by kind of call, such as { search = "30/min" }')
-ENV_NAMES = CustomType(_read_names, 'a name or a list of names, such as ["GITHUB_TOKEN", "GITHUB_TOKEN_*"]')
+ENV_NAMES = names_type('["GITHUB_TOKEN", "GITHUB_TOKEN_*"]')
 HOSTS = CustomType(_read_hosts, 'a host or a list of hosts, such as "api.github.com", "*.example.com" or "api:8080"')
 Text = Annotated[str, Meta(min_length=1, max_length=2_000, pattern=rf"\A{PLAIN_TEXT}+\Z", description="a text")]
 HeaderText = Annotated[

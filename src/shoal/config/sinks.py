@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from shoal.config.sources import Origin, RawValue, Variables
-from shoal.config.values import PLAIN_TEXT, SECONDS, CustomType, read_value, setting_types
+from shoal.config.values import PLAIN_TEXT, SECONDS, names_type, read_value, setting_types
 from shoal.errors import InvalidSetting
 from shoal.model.changes import ChangeFilter
 from shoal.model.ledger_url import redacted_address, secrets_of
@@ -46,14 +46,7 @@ _SCHEMES = {
 _DEFAULT_BATCH = {"jsonl": 10_000, "parquet": 10_000, "postgresql": 5_000}
 
 
-def _read_names(name: str, given: RawValue) -> tuple[str, ...]:
-    value = [given.value] if isinstance(given.value, str) else given.value
-    if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
-        raise given.invalid(name, NAMES.accepted)
-    return tuple(dict.fromkeys(value))
-
-
-NAMES = CustomType(_read_names, 'a name or a list of names, such as ["shop", "news"]')
+NAMES = names_type('["shop", "news"]')
 PlainText = Annotated[str, Meta(min_length=1, max_length=500, pattern=rf"\A{PLAIN_TEXT}+\Z", description="a text")]
 VariableName = Annotated[
     str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z", description="the name of an environment variable")

@@ -47,6 +47,19 @@ class CustomType(NamedTuple):
     accepted: str
 
 
+def names_type(example: str) -> CustomType:
+    """The type of one name or a list of names, each once."""
+    accepted = f"a name or a list of names, such as {example}"
+
+    def read(name: str, given: RawValue) -> tuple[str, ...]:
+        value = [given.value] if isinstance(given.value, str) else given.value
+        if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
+            raise given.invalid(name, accepted)
+        return tuple(dict.fromkeys(value))
+
+    return CustomType(read, accepted)
+
+
 def setting_types(struct: type[msgspec.Struct], *, without: tuple[str, ...] = ()) -> dict[str, Any]:
     """The types of a struct's fields by name, with their annotations; `| None` is dropped."""
     return {field.name: _not_none(field.type) for field in msgspec.structs.fields(struct) if field.name not in without}
