@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from shoal.define.hooks import StageNames, stage_names
-from shoal.define.policy import MAX_TIMEOUT_SECONDS
+from shoal.define.policy import MAX_TIMEOUT_SECONDS, is_number
 from shoal.define.providers import FunctionKind, ProviderRegistry, Signature, function_location
 from shoal.errors import InvalidScraper
 from shoal.model.run import check_name
@@ -46,9 +45,9 @@ class Login:
         self.stages = stage_names(f"the login {self.where}", stages)
         if sessions not in get_args(SessionScope):
             raise InvalidScraper(f"sessions of {self.where} is {sessions!r}; it must be one of worker, shared.")
-        if max_age is not None and not (_is_number(max_age) and max_age > 0):
+        if max_age is not None and not (is_number(max_age) and max_age > 0):
             raise InvalidScraper(f"max_age of {self.where} is {max_age!r}; it must be a number of seconds above 0.")
-        if not (_is_number(timeout) and 0 < timeout <= MAX_TIMEOUT_SECONDS):
+        if not (is_number(timeout) and 0 < timeout <= MAX_TIMEOUT_SECONDS):
             raise InvalidScraper(f"timeout of {self.where} is {timeout!r}; it must be seconds from 0 to 86400.")
         self.max_age = max_age
         self.shared = sessions == "shared"
@@ -104,7 +103,3 @@ def check_logins(logins: list[Login], stages: Mapping[str, AnyStage]) -> None:
     names = [login.name for login in logins]
     if twice := {name for name in names if names.count(name) > 1}:
         raise InvalidScraper(f"Two logins are named {min(twice)!r}; rename one of the functions.")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -136,10 +136,10 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
     def _check(self) -> None:
         check_count("retries", self.retries, 0, 999)
         for name in ("backoff_factor", "backoff_cap", "backoff_jitter"):
-            if not _is_number(getattr(self, name)):
+            if not is_number(getattr(self, name)):
                 raise InvalidSetting(f"{name} is {getattr(self, name)!r}; it must be a number.")
         self.retry.checked()
-        if not (_is_number(self.timeout) and 0 < self.timeout <= MAX_TIMEOUT_SECONDS):
+        if not (is_number(self.timeout) and 0 < self.timeout <= MAX_TIMEOUT_SECONDS):
             raise InvalidSetting(f"timeout is {self.timeout!r}; it must be a number of seconds from 0 to 86400.")
         for name, allowed in (("client", get_args(Client)), ("pace", get_args(Pace))):
             if getattr(self, name) not in allowed:
@@ -179,10 +179,11 @@ def _delay(rate: str | None, delay: Delay | None) -> tuple[float, float] | None:
     if delay is None:
         return None
     low, high = delay if isinstance(delay, tuple | list) and len(delay) == 2 else (delay, delay)
-    if not (_is_number(low) and _is_number(high)):
+    if not (is_number(low) and is_number(high)):
         raise InvalidSetting(f"delay is {delay!r}; it must be seconds, or (from, to).")
     return (float(low), float(high))
 
 
-def _is_number(value: object) -> TypeGuard[float]:
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether an author gave a finite number; True and False are none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
