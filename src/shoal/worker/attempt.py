@@ -338,10 +338,10 @@ class Attempt:
         fetcher = IdentityFetcher(self._resources.fetcher, identity)
         self._fetcher = fetcher if self._stage.client != "chrome" else IdentityFetcher(self._fetcher, identity)
         if self._gate is not None:
-            policy = self._stage.policy
-            paced = policy.pace == "identity" and policy.delay is not None
-            name = f"{identity.exit.pool}/{identity.exit.key}"
-            self._gate.use_identity(fetcher, IdentityPace(name, policy.delay) if paced and policy.delay else None)
+            policy, pace = self._stage.policy, None
+            if policy.pace == "identity" and policy.delay:
+                pace = IdentityPace(f"{identity.exit.pool}/{identity.exit.key}", policy.delay)
+            self._gate.use_identity(fetcher, pace)
 
     def record_egress(self, error: BaseException | None) -> None:
         """Report what the attempt says about its exit."""
