@@ -51,7 +51,8 @@ class MemberSite:
 
     `one_at_a_time`: a new session ends the older ones. `refuses`: paths that no session helps for. `login_status`: what
     /login answers instead. `blocks`: exits that may not log in. `delay`: seconds that an item takes. `ends_after`: so
-    many items end all sessions, once. `holds_at`: after so many items the others get no answer until it is None.
+    many items end all sessions, once. `holds_at`: after so many items no further one is answered until it is None, a
+    request without a session is refused all the same.
     """
 
     def __init__(self, *, one_at_a_time: bool = False, delay: float = 0.0, robots: str | None = None) -> None:
@@ -129,9 +130,9 @@ class MemberSite:
             return _html(APP_LOGIN)
         if path.startswith("/app/"):
             return _html(APP_PAGE)
-        while self.holds_at is not None and self._served >= self.holds_at:  # noqa: ASYNC110 - the test's thread sets it
+        while self.holds_at is not None and self._served >= self.holds_at and self._knows(session, path):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        known = session in self._sessions and path not in self.refuses and not self.refuses_all
+        known = self._knows(session, path)
         if self.delay:
             await asyncio.sleep(self.delay)
         if path.startswith("/soft/") and not known:
@@ -144,6 +145,9 @@ class MemberSite:
         if self._served == self.ends_after:
             self._sessions.clear()
         return _html(f"<h1>{path.rpartition('/')[2]}</h1>")
+
+    def _knows(self, session: str, path: str) -> bool:
+        return session in self._sessions and path not in self.refuses and not self.refuses_all
 
     async def _log_in(self, request: web.Request) -> web.Response:
         if request.headers.get("X-Exit") in self.blocks:

@@ -24,7 +24,10 @@ Limits = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class ApiCall:
-    """A call as the API counted it: `number`: the how-manieth of its window; `is_over`: one too many."""
+    """A call as the API counted it: `number`: the how-manieth of its window; `is_over`: one too many.
+
+    `seconds_under_way`: since its worker took it from the budget, if it says when in X-Taken-At.
+    """
 
     at: float
     token: str
@@ -34,6 +37,7 @@ class ApiCall:
     is_over: bool
     path: str
     status: int
+    seconds_under_way: float = 0.0
 
 
 @dataclass
@@ -94,6 +98,10 @@ class TokenApi:
     def over(self) -> list[ApiCall]:
         return [call for call in list(self.calls) if call.is_over]
 
+    def windows_with_late_calls(self, seconds: float) -> set[tuple[str, int]]:
+        """The token and window of each call that was under way for longer than this."""
+        return {(call.token, call.window) for call in list(self.calls) if call.seconds_under_way > seconds}
+
     def counted(self, resource: str = "core") -> Counter[tuple[str, int]]:
         """Calls by token and window."""
         return Counter((call.token, call.window) for call in list(self.calls) if call.resource == resource)
@@ -101,6 +109,8 @@ class TokenApi:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         now = time.time()
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        taken_at = request.headers.get("X-Taken-At")
+        under_way = 0.0 if taken_at is None else time.clock_gettime(time.CLOCK_BOOTTIME) - float(taken_at)
         path = request.path
         resource = "search" if path.startswith("/search/") and "search" in self.limits else "core"
         if "url" in request.query:
@@ -108,11 +118,11 @@ class TokenApi:
         limit, seconds = self.limits[resource]
         window = math.floor(now / seconds)
         if not token or token in self.bad or path in self.forbidden:
-            self._log(now, token, resource, window, 0, False, path, 401)
+            self.calls.append(ApiCall(now, token, resource, window, 0, False, path, 401))
             return web.json_response({"message": "Bad credentials"}, status=401)
         self._bursts[token, math.floor(now)] += 1
         if self.per_second is not None and self._bursts[token, math.floor(now)] > self.per_second:
-            self._log(now, token, resource, window, 0, True, path, self.status)
+            self.calls.append(ApiCall(now, token, resource, window, 0, True, path, self.status))
             headers = {"Retry-After": "1"} if self.tells_pause else {}
             message = "You have exceeded a secondary rate limit."
             return web.json_response({"message": message}, status=self.status, headers=headers)
@@ -120,7 +130,7 @@ class TokenApi:
         number = self._counts[token, resource, window]
         is_over = number > limit
         status = self.status if is_over else 200
-        self._log(now, token, resource, window, number, is_over, path, status)
+        self.calls.append(ApiCall(now, token, resource, window, number, is_over, path, status, under_way))
         headers = {}
         if self.says:
             headers = {
@@ -134,8 +144,3 @@ class TokenApi:
             await asyncio.sleep(self.late)
         body = {"message": "API rate limit exceeded"} if is_over else {"path": path}
         return web.Response(text=json.dumps(body), status=status, headers=headers, content_type="application/json")
-
-    def _log(
-        self, at: float, token: str, resource: str, window: int, number: int, is_over: bool, path: str, status: int
-    ) -> None:
-        self.calls.append(ApiCall(at, token, resource, window, number, is_over, path, status))

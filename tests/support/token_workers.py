@@ -114,7 +114,8 @@ async def call(pool: TokenPool, session: aiohttp.ClientSession, api_url: str) ->
         except EgressUnavailable as unavailable:
             await asyncio.sleep(min(unavailable.retry_after or 0.1, 0.2))
             continue
-        async with session.get(url, headers=headers) as response:
+        (made,) = identity._calls.values()
+        async with session.get(url, headers={**headers, "X-Taken-At": repr(made.call.sent_at)}) as response:
             identity.on_response(url, response.status, response.headers)
             await response.read()
 
