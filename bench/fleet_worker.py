@@ -102,10 +102,8 @@ def work(notes: Path, arguments: Sequence[str]) -> int:
     calls: list[Call] = []
     connect = wiring.connect_ledger
 
-    async def connect_timed(
-        settings: Settings, *, create: bool = True, on_waiting: wiring.OnWaiting | None = None
-    ) -> Ledger:
-        return cast(Ledger, TimedLedger(await connect(settings, create=create, on_waiting=on_waiting), calls))
+    async def connect_timed(settings: Settings, **options: Any) -> Ledger:
+        return cast(Ledger, TimedLedger(await connect(settings, **options), calls))
 
     wiring.connect_ledger = connect_timed
     code = main(arguments)

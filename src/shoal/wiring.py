@@ -53,8 +53,10 @@ MIN_CONNECT_BACKOFF, MAX_CONNECT_BACKOFF = 0.1, 1.0
 OnWaiting = Callable[[str], None]
 
 
-async def connect_ledger(settings: Settings, *, create: bool = True, on_waiting: OnWaiting | None = None) -> Ledger:
-    """Connect without checking the schema. With `create=False` a SQLite file must exist.
+async def connect_ledger(
+    settings: Settings, *, create: bool = True, on_waiting: OnWaiting | None = None, readers: int = 1
+) -> Ledger:
+    """Connect without checking the schema. With `create=False` a SQLite file must exist; `readers` is for it too.
 
     With `on_waiting` the connection is retried for up to `patience` seconds, and it is called once with a message. It
     is also told about a SQLite ledger that may not be the expected one.
@@ -71,13 +73,13 @@ async def connect_ledger(settings: Settings, *, create: bool = True, on_waiting:
         on_waiting(notice)
     from shoal.ledger.sqlite.ledger import open_sqlite
 
-    return await open_sqlite(path, busy_timeout=settings.busy_timeout)
+    return await open_sqlite(path, busy_timeout=settings.busy_timeout, readers=readers)
 
 
 async def open_ledger(
-    settings: Settings, *, migrate: bool | None = None, on_waiting: OnWaiting | None = None
+    settings: Settings, *, migrate: bool | None = None, on_waiting: OnWaiting | None = None, readers: int = 1
 ) -> Ledger:
-    """A ledger that is ready for work. `on_waiting` as for `connect_ledger`.
+    """A ledger that is ready for work. `on_waiting` and `readers` as for `connect_ledger`.
 
     A SQLite ledger is created and migrated on first use; a PostgreSQL one, which others may be working on, must have
     been migrated by `shoal db migrate`. `migrate` overrides this for both. With `migrate=False` a SQLite file must
@@ -85,7 +87,7 @@ async def open_ledger(
     """
     if migrate is None:
         migrate = sqlite_path(settings.ledger) is not None
-    ledger = await connect_ledger(settings, create=migrate, on_waiting=on_waiting)
+    ledger = await connect_ledger(settings, create=migrate, on_waiting=on_waiting, readers=readers)
     try:
         if migrate:
             await ledger.schema.migrate()
@@ -407,6 +409,7 @@ def build_worker(
     from shoal.worker.attempt_resources import AttemptResources
     from shoal.worker.attempt_runner import AttemptRunner
     from shoal.worker.failure_log import FailureLog
+    from shoal.worker.operator_settings import OperatorSettings
     from shoal.worker.politeness import Politeness
     from shoal.worker.registration import Registration
     from shoal.worker.state import WorkerEvents, WorkerIdentity
@@ -451,6 +454,7 @@ def build_worker(
         end_process=end_process,
         log=log,
         egress=egress,
+        operator_settings=OperatorSettings(scraper, log),
     )
 
 

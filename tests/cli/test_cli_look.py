@@ -119,7 +119,10 @@ def test_status_of_one_run_is_one_screen(either: Look) -> None:
     assert ["listing", "de", "0", "0", "1", "2", "1", "1", "0", "0", "0"] in [
         line.split() for line in text.splitlines()
     ]
-    assert ["1", "permanent", "8", "410", "Gone"] in [line.split() for line in text.splitlines()]
+    (failure,) = [line.split() for line in text.splitlines() if line.endswith("410 Gone")]
+    assert (failure[:2], failure[3:]) == (["1", "permanent"], ["8", "410", "Gone"])
+    of_group = either.json("items", "ls", run, "--failure", failure[2])
+    assert [row["item_id"] for row in of_group] == [8]
     (facts,) = either.json("status", run)
     assert (facts["total"], facts["ok"], facts["growing"]) == (11, 0.5, False)
     assert [worker["worker"] for worker in facts["workers"]] == [WORKER]

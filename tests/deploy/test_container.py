@@ -92,8 +92,9 @@ def test_services_can_be_scaled() -> None:
     """S0.11, S1.25: what is to be scaled has neither a fixed name nor a port of the host."""
     services = compose()["services"]
     assert {"worker", "username", "profile", "social"} <= set(services)
-    for service in services.values():
-        assert not {"container_name", "ports"} & set(service)
+    for name, service in services.items():
+        assert not {"container_name", "ports"} & set(service) or name == "serve"
+    assert services["serve"]["ports"] == ["127.0.0.1:8642:8642"]
     assert services["tor"]["profiles"] == ["tor"]
     assert services["worker"]["depends_on"]["migrate"]["condition"] == "service_completed_successfully"
 

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from shoal.config import Settings
+from shoal.control.app import build_app
 from shoal.define.load import load_scraper
 from shoal.wiring import ledger_context
 from tests.support.deployments import DB_VARIABLES, DEPLOY, containers, documents, manifests
@@ -57,7 +58,7 @@ def test_the_kustomization_lists_what_is_meant_for_it() -> None:
             for container in document["spec"]["template"]["spec"]["containers"]
         }
         assert images == {whole_name}
-        assert len(made) == 8
+        assert len(made) == 11
 
 
 @pytest.mark.parametrize(("stage", "replicas"), STAGES.items())
@@ -84,7 +85,38 @@ def test_logins_come_from_the_secret() -> None:
             assert reference["name"] == secret["metadata"]["name"]
             assert reference["key"] in secret["stringData"]
         seen += 1
-    assert seen == 5
+    assert seen == 6
+
+
+def test_the_server_is_reached_and_probed() -> None:
+    """The ports and labels fit, the host of the Ingress is one that the server takes, and the probes are its own."""
+    deployment, service, ingress = documents("serve.yaml")
+    assert [each["kind"] for each in (deployment, service, ingress)] == ["Deployment", "Service", "Ingress"]
+    pod = deployment["spec"]["template"]
+    assert service["spec"]["selector"] == pod["metadata"]["labels"]
+    (container,) = pod["spec"]["containers"]
+    (port,) = container["ports"]
+    assert port["containerPort"] == Settings().serve_port
+    assert service["spec"]["ports"][0]["targetPort"] == port["name"]
+    (rule,) = ingress["spec"]["rules"]
+    assert rule["host"] == container["args"][container["args"].index("--allow-host") + 1]
+    (path,) = rule["http"]["paths"]
+    assert path["backend"]["service"] == {"name": service["metadata"]["name"], "port": {"name": "http"}}
+    probes = {kind: container[kind]["httpGet"] for kind in ("livenessProbe", "readinessProbe", "startupProbe")}
+    assert {probe["port"] for probe in probes.values()} == {port["name"]}
+    app = build_app(Settings(ledger="unused"))
+    routes = {str(app.url_path_for(name)) for name in ("healthz", "readyz")}
+    assert {probe["path"] for probe in probes.values()} == routes
+    assert probes["livenessProbe"]["path"] == "/healthz", "a ledger that is away is no reason to restart the server"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_workers_say_where_their_metrics_are(stage: str) -> None:
+    pod = documents(f"{stage}.yaml")[0]["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    port = container["args"][container["args"].index("--metrics-port") + 1]
+    assert pod["metadata"]["annotations"]["prometheus.io/port"] == port
+    assert container["ports"] == [{"name": "metrics", "containerPort": int(port)}]
 
 
 def test_nobody_runs_as_root() -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import asyncpg
 import pytest
 
+from shoal.ledger.postgres.database import PostgresDatabase
 from shoal.ledger.postgres.ledger import PostgresLedger, named_queries, open_postgres
 from shoal.model.item import NewItem
 from shoal.model.lane import LanePolicy
@@ -289,7 +290,8 @@ async def every_call(bench: Bench, run: Run) -> dict[str, int]:
     await cost("list attempted", sql["find_attempted"], run.no, 0, STEP, 1_000, None, "x")
     ids = await db.value("select array(select id from shoal.item where run = $1 order by id limit 100)", run.no)
     await cost("list views", sql["item_views"], run.no, ids)
-    await cost("list lanes", sql["busiest_lanes"], run.no)
+    await cost("list lanes", sql["busiest_lanes"], run.no, 5)
+    await cost_of_lists(cost, db, run.no, ids)
     await cost("list reasons", sql["delayed_reasons"], run.no)
 
     others = [row[0] for row in await db.fetch("select no from shoal.run where no <> $1 and state = 'active'", run.no)]
@@ -314,6 +316,59 @@ async def every_call(bench: Bench, run: Run) -> dict[str, int]:
     for table in range(1, 6):
         await cost(f"purge {table}", sql["purge"], run.no, STEP, [table, 0])
     return costs
+
+
+async def test_a_history_costs_the_same_beside_those_of_many_runs(ledger: PostgresLedger, bench: Bench) -> None:
+    """Two full days by the minute, read whole, and a sample that finds nothing to shorten."""
+    sql, costs = named_queries(), []
+    for runs in (1, 40):
+        await ledger.db.fetch("truncate shoal.run_activity, shoal.run_state")
+        await ledger.db.fetch(
+            "insert into shoal.run_activity (run, step, at, waits, works) "
+            "select r, 60, date_trunc('minute', shoal.clock()) - make_interval(mins => m), array_fill(7, array[25]), "
+            "array_fill(7, array[25]) from generate_series($1::int, $1::int + $2::int - 1) as r, generate_series(1, 2879) as m",
+            bench.run.no,
+            runs,
+        )
+        await ledger.db.fetch(
+            "insert into shoal.run_state (run, step, at, ready, waiting, delayed, leased, done, dead, skipped, "
+            "cancelled, waiting_for) select a.run, a.step, a.at, 1, 1, 1, 1, 1, 1, 1, 1, '{}' from shoal.run_activity a"
+        )
+        await ledger.db.fetch("vacuum analyze shoal.run_activity, shoal.run_state")
+        now = int(await ledger.lanes.clock())
+        args = (bench.run.no, now - 2 * 86_400, now)
+        day, _ = await bench.probe.pages(sql["history_activity"], *args)
+        states, _ = await bench.probe.pages(sql["history_state"], *args)
+        sampled = [await bench.probe.pages(sql["put_sample"], bench.run.no, [1] * 8, "{}", 2 * 86_400.0, 1e7)]
+        sampled += [await bench.probe.pages(sql["put_sample"], bench.run.no, [1] * 8, "{}", 2 * 86_400.0, 1e7)]
+        costs.append((day + states, min(pages for pages, _ in sampled)))
+    (small, small_sample), (big, big_sample) = costs
+    assert big < 2 * small + 50, costs
+    assert big_sample < 2 * small_sample + 20, costs
+async def cost_of_lists(
+    cost: Callable[..., Awaitable[None]], db: PostgresDatabase, run_no: int, ids: list[int]
+) -> None:
+    """The lists of the dashboard."""
+    sql = named_queries()
+    await cost("list text", sql["find_text"], run_no, None, 0, STEP, 1_000, "w1", 2**62)
+    await cost("list span", sql["item_span"], run_no)
+    lanes = [row[0] for row in await db.fetch("select id from shoal.lane order by id limit 50")]
+    await cost("list lane", sql["find_in_lanes"], run_no, lanes[:2], 0, STEP)
+    await cost("list refined", sql["refine_items"], run_no, ids, lanes, "w")
+    await cost("list children", sql["children"], run_no, ids[0], 0, STEP)
+    await cost("list item lanes", sql["item_lanes"], run_no, ids)
+    await cost("list run lanes", sql["run_lanes"], run_no, 1_001)
+    await cost("list walked lanes", sql["walk_lanes"], run_no, "", "\U0010ffff", 100)
+    await cost("list lane counts", sql["lane_counts"], run_no, lanes, 100)
+    await cost("list lane spans", sql["lane_spans"], run_no, lanes[:30], 60, 10)
+    await cost("list slow lanes", sql["slow_lanes"], run_no, 500, "", "\U0010ffff", None, None, 50)
+    stage = await db.value("select id from shoal.stage where run = $1", run_no)
+    await cost("list partitions", sql["partition_page"], stage, "", 50, None, True)
+    await cost("list ungrouped", sql["ungrouped"], run_no, 0, STEP)
+    await cost("list runs with ungrouped", sql["runs_with_ungrouped"])
+    await cost("list failures", sql["list_failures"], run_no, False, None, None, 50)
+    await cost("list a failure", sql["find_failure"], run_no, 1, 0, STEP)
+    await cost("list events", sql["events_filtered"], run_no, 2**62, 1_000, "x", None, 50)
 
 
 STORE_KEYED = """select shoal.store_keyed_records(now(), $1::int, $2::bigint[], $3::int[], $4::json[], $5::text[],

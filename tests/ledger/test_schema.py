@@ -156,6 +156,15 @@ async def test_the_views_show_the_state_of_a_run(ledger: Ledger, place: Path | s
     assert (failed["url"], failed["error_message"], failed["retry_count"]) == (second.url, "404 Not Found", 0)
     (depth,) = seen["queue_depth"]
     assert (depth["run_id"], depth["stage"], depth["ready"]) == (run.id, "page", 2)
+    (job,) = await rows(place, f"select * from {table(place, 'jobs')}")  # S4.14
+    assert (job["run_id"], job["scraper"], job["status"], job["active_workers"]) == (run.id, "shop", "running", 1)
+    assert (job["pending"], job["processing"], job["completed"], job["failed"]) == (3, 1, 1, 1)
+    await ledger.runs.pause(run.id)
+    assert [job["status"] for job in await rows(place, f"select * from {table(place, 'jobs')}")] == ["paused"]
+    await ledger.runs.resume(run.id)
+    await ledger.workers.stop("node-1-abc")
+    (job,) = await rows(place, f"select * from {table(place, 'jobs')}")
+    assert (job["status"], job["active_workers"]) == ("idle", 0)
     assert third.url == urls[2]
 
 

@@ -3,8 +3,9 @@
 import msgspec
 import pytest
 
+from shoal.model.failures import message_shape
 from shoal.model.views import Counts, FailedItem, WaitReason
-from shoal.observe.failures import group_failures, normalize_message
+from shoal.observe.failures import group_failures
 from shoal.observe.formatting import format_duration, format_percent, format_rate, pluralize
 from shoal.observe.meter import Meter
 from shoal.observe.snapshot import find_bottleneck
@@ -131,7 +132,7 @@ def test_formatting() -> None:
     ],
 )
 def test_similar_messages_are_normalized_to_one(message: str, expected: str) -> None:
-    assert normalize_message(message) == expected
+    assert message_shape(message) == expected
 
 
 def test_a_group_shows_one_full_message() -> None:

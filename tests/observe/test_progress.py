@@ -9,12 +9,12 @@ import pytest
 from shoal.config import Settings
 from shoal.errors import LedgerUnreachable, NotFound
 from shoal.ledger.protocols import Ledger
-from shoal.model.views import WaitReason
+from shoal.model.views import ItemFilter, WaitReason
 from shoal.observe.failures import read_failures
 from shoal.observe.meter import Meter, Reading, recent_rate
 from shoal.observe.progress import LineDisplay, follow_run, open_display
 from shoal.observe.snapshot import take_snapshot
-from shoal.testing.harness import done
+from shoal.testing.harness import dead, done
 from shoal.wiring import ledger_context
 from tests.support.live_run import WORKER, Scene, claim, prepare
 from tests.support.snapshots import moment
@@ -77,8 +77,16 @@ async def test_failures_are_grouped_and_bounded(ledger: Ledger, scene: Scene) ->
         ("permanent", "404 Not Found at URL", 2)
     ]
     assert (found.items_read, found.complete) == (2, True)
+    (ids,) = (group.failure_ids for group in found.groups)
+    assert sum([(await ledger.failures.get(scene.finished, id)).items for id in ids]) == 2
+    # Groups are counted by the ledger; only items that are in none yet are read, up to a limit.
+    await ledger.steering.retry(scene.finished, ItemFilter())
+    again = await claim(ledger, scene.finished, 9)
+    await ledger.commits.commit(WORKER, [dead(item, "410 Gone") for item in again])
     few = await read_failures(ledger, scene.finished, limit=1)
     assert (few.items_read, few.complete) == (1, False)
+    ungrouped = await read_failures(ledger, scene.finished)
+    assert [(group.message, group.items, group.failure_ids) for group in ungrouped.groups] == [("410 Gone", 2, ())]
 
 
 async def test_follow_run_to_its_end(ledger: Ledger, scene: Scene) -> None:

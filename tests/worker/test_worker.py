@@ -458,3 +458,23 @@ async def test_a_full_disk_is_waited_for(monkeypatch: pytest.MonkeyPatch, times:
     else:
         with pytest.raises(LedgerFull):
             await patient.call(lambda: ledger.commit([ended(1)]))
+
+
+async def test_what_a_worker_measures_is_in_the_history_of_its_run(bench: Bench) -> None:
+    run = await bench.fill()
+    await asyncio.sleep(0.2)  # they are claimable, and nobody claims them
+    bench.gate.set()
+    async with bench.working() as (worker, task):
+        pass
+    assert task.result().done == ITEMS
+    points = await bench.ledger.reads.history(run.id, seconds=900, step=60)
+    assert sum(point.done for point in points) == ITEMS
+    for latency in ("wait", "work"):
+        assert sum(getattr(point, latency).count for point in points) == ITEMS
+    assert all((point.wait.quantile(0) or 1) > 0.1 for point in points)
+    metrics = worker.metrics
+    assert (metrics.claimed_items, metrics.committed_items, metrics.lost_items) == (ITEMS, ITEMS, 0)
+    assert metrics.attempts.total() == metrics.wait_seconds.histogram.count == metrics.work_seconds.histogram.count
+    assert metrics.claim_seconds.histogram.count >= ITEMS / 8
+    assert 0 < metrics.commit_seconds.seconds < 20
+    assert (metrics.claim_errors, metrics.commit_errors) == (0, 0)

@@ -46,17 +46,10 @@ def show(
 
 def _rows(settings: Settings) -> Iterator[Row]:
     """Every setting, then the tables of single scrapers in the files."""
-    for name, value in settings.shown().items():
-        yield name, value, str(settings.origins[name])
-    for table in settings.scrapers.values():
-        for name, value in table.shown().items():
-            yield f"scrapers.{table.name}.{name}", value, str(table.origins[name])
-    for egress in settings.egress.values():
-        for name, value in egress.shown().items():
-            yield f"egress.{egress.name}.{name}", value, str(egress.origins[name])
-    for sink in settings.sinks.values():
-        for name, value in sink.shown().items():
-            yield f"sinks.{sink.name}.{name}", value, str(sink.origins[name])
+    from shoal.service.stored_settings import effective_settings
+
+    for each in effective_settings(settings):
+        yield each.name, each.value, each.origin
 
 
 def _scraper_rows(settings: Settings, scraper: str) -> Iterator[Row]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,20 +24,32 @@ if TYPE_CHECKING:
 
 # Slow enough to be watched, fast enough to be waited for.
 LATENCY = (0.03, 0.09)
+# With --serve a run lasts some minutes, so that there is time to look at it.
+SERVED_LATENCY = (1.0, 3.0)
 SAMPLE = 3
 RESULTS_PAGE = 1_000
 
 
 @with_options
-def demo(session: Session) -> None:
+def demo(
+    session: Session,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Keep the dashboard up: one slow run after another, until Ctrl-C.")
+    ] = False,
+) -> None:
     """Scrape a bundled local shop of 1,200 products with all kinds of faults, and compare with the truth.
 
-    It uses a fresh SQLite ledger in a temporary folder, unless --ledger, --db-... or SHOAL_LEDGER names one.
+    The dashboard is served meanwhile. It uses a fresh SQLite ledger in a temporary folder, unless --ledger, --db-... or
+    SHOAL_LEDGER names one.
     """
+    from shoal.cli.serve import serving_beside
+
     settings = _demo_settings(session.settings)
     for name in [name for name in os.environ if name.upper().endswith("_PROXY")]:
         del os.environ[name]  # the shop is on this machine
-    code = session.wait(_demo(session, settings), fast=True)
+    nobody_looks = (session.quiet or session.json) and not serve
+    with nullcontext() if nobody_looks else serving_beside(session, settings, required=serve):
+        code = session.wait(_demo_served(session, settings) if serve else _demo(session, settings), fast=True)
     _print_next(session, settings)
     if code:
         raise typer.Exit(code)
@@ -84,6 +97,31 @@ async def _demo(session: Session, settings: Settings) -> int:
             print_summary(session, report, None)
             _print_check(session, check)
         return exit_code(report) or (1 if check.problems else 0)
+
+
+async def _demo_served(session: Session, settings: Settings) -> int:
+    """One run after another, each of a shop where every fault is still to come, until the operator stops it."""
+    from shoal.demo.scraper import shop_scraper
+    from shoal.demo.shop import Shop
+    from shoal.service.begin import FillProgress, RunChoice, plan_run
+    from shoal.service.run import RunRequest, begin_run, execute_run
+    from shoal.wiring import ledger_context
+
+    port = 0
+    async with ledger_context(settings) as ledger:
+        with session.console() as console:
+            host, request = console.host(), RunRequest(by="shoal demo")
+            while not host.stop.count:
+                with Shop(latency=SERVED_LATENCY, port=port).serving() as shop:
+                    if not port:
+                        _introduce(session, settings, shop)
+                        session.note("It is slow on purpose. Ctrl-C ends the demo.")
+                    port = int(shop.url.rpartition(":")[2])
+                    scraper = shop_scraper(shop.url)
+                    plan = await plan_run(ledger, scraper, RunChoice.FRESH)
+                    run = await begin_run(ledger, scraper, plan, request, host)
+                    await execute_run(ledger, scraper, settings, plan, run, request, FillProgress(), host)
+    return 0
 
 
 def _introduce(session: Session, settings: Settings, shop: RunningShop) -> None:

@@ -67,8 +67,14 @@ _FILTER_OPTIONS: dict[str, Any] = {
     ],
     "stage": Annotated[str | None, typer.Option(help="Only of this stage.")],
     "partition": Annotated[str | None, typer.Option(help="Only of this partition.")],
+    "lane": Annotated[str | None, typer.Option(help="Only of this lane (a host, or a group).")],
     "outcome": Annotated[str | None, typer.Option(help="Only if the last attempt ended so, as `permanent`.")],
     "error": Annotated[str | None, typer.Option(help="Only if the last error has this text in it.")],
+    "failure": Annotated[
+        int | None,
+        typer.Option(metavar="ID", min=1, help="Only of this group of failures, as `shoal status RUN` numbers them."),
+    ],
+    "text": Annotated[str | None, typer.Option(help="Only with this text in their key or URL.")],
 }
 
 
@@ -223,16 +229,22 @@ def replay(
     follow_ups: Annotated[
         bool, typer.Option("--follow-ups/--no-follow-ups", help="Enqueue items that the handlers yield and are new.")
     ] = True,
+    egress: Annotated[
+        str | None,
+        typer.Option(metavar="POOL", help="Fetch the pages of named items anew through this pool, or direct."),
+    ] = None,
     limit: Limit = None,
     yes: Yes = False,
 ) -> None:
-    """Run handlers of done items again on their stored pages and replace their results; no site is visited.
+    """Run handlers of done items again on their stored pages and replace their results.
+
+    No site is visited, unless --egress says through which pool to fetch the pages anew.
 
     Dead items are replayed when they are named one by one, or with --state dead. An item whose handler fails, or whose
     page is not stored, keeps its state and its results: exit 1.
     """
     from shoal.cli.scrapers import load_code_of_run
-    from shoal.service.replay import check_can_replay, preview_replay, replay_items
+    from shoal.service.replay import check_can_fetch, check_can_replay, preview_replay, replay_items
 
     run, first = run_and_item(run, items[0] if items else None)
     items = items or ([] if first is None else [first])
@@ -243,7 +255,8 @@ def replay(
     overrule(session, {"store": store})
     preview = session.with_ledger(lambda ledger: preview_replay(ledger, run, which, key=key, limit=limit))
     code, settings = load_code_of_run(session, scraper, preview.run)
-    check_can_replay(code, settings, preview.run)
+    check_can_fetch(which, key, settings, egress)
+    check_can_replay(code, settings, preview.run, from_store=egress is None)
     _confirm(session, preview, "replayed", yes=yes)
     progress = session.progress("Replayed so far: {} items. If this is interrupted, the rest keeps its results.")
     with session.console() as console:
@@ -252,6 +265,7 @@ def replay(
                 *(ledger, code, settings, console.host(), preview.run.id, preview.which),
                 limit=limit,
                 follow_ups=follow_ups,
+                egress=egress,
                 by=operator(),
                 on_progress=progress,
             )

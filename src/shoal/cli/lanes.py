@@ -9,6 +9,7 @@ import typer
 from shoal.cli.render.options import with_options
 from shoal.cli.render.session import Session
 from shoal.cli.render.tables import print_facts
+from shoal.config.egress import parse_duration
 from shoal.errors import InvalidSetting
 from shoal.observe.formatting import pluralize
 from shoal.service import inspect, records, steer
@@ -97,6 +98,25 @@ def pause(session: Session, lane: Key, run: OfRun = None) -> None:
 def resume(session: Session, lane: Key, run: OfRun = None) -> None:
     """Start items of a paused lane again. A block that its site asked for stays until its time."""
     _set_paused(session, lane, run, False)
+
+
+@app.command()
+@with_options
+def block(
+    session: Session,
+    lane: Key,
+    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="So long, such as 90s, 30m or 2h; 0 lifts it.")],
+    why: Annotated[str, typer.Option(help="The reason, for whoever looks later.")] = "blocked by an operator",
+    run: OfRun = None,
+) -> None:
+    """Start no item of a lane for a while, on all machines; --for 0 lifts a block, also one that the site asked for."""
+    seconds = 0.0 if for_.strip() in ("0", "0s") else parse_duration(for_)
+    if seconds is None:
+        raise InvalidSetting(f"{for_!r} is not a time: write 90s, 30m, 2h or a number of seconds.")
+    _print(
+        session,
+        session.with_ledger(lambda ledger: steer.block_lane(ledger, lane, seconds, why=why, run=run, by=operator())),
+    )
 
 
 def _set_paused(session: Session, lane: str, run: str | None, paused: bool) -> None:

@@ -50,6 +50,7 @@ VERBS = {
     "export": Verb("shoal.cli.export", "Write a run's records to a file."),
     "results": Verb("shoal.cli.results", "Show records and their fields, and export them."),
     "sinks": Verb("shoal.cli.sinks", "See sinks, deliver to them, retry what they refused."),
+    "serve": Verb("shoal.cli.serve", "Serve the dashboard and the API; tokens for them."),
     "db": Verb("shoal.cli.db", "Migrate, check, list and back up the ledger."),
     "config": Verb("shoal.cli.config", "Show the configuration."),
     "doctor": Verb("shoal.cli.doctor", "Check everything that can be wrong, name remedies."),

@@ -12,7 +12,19 @@ from typer.core import TyperGroup
 
 from shoal.cli.render.options import Yes, with_options
 from shoal.cli.render.session import Session
-from shoal.cli.scrapers import Fresh, Resume, Target, UrlsFile, check_bounds, choice_of, load, url_file
+from shoal.cli.scrapers import (
+    LOOPBACK,
+    Fresh,
+    MetricsHost,
+    Resume,
+    Target,
+    UrlsFile,
+    check_bounds,
+    choice_of,
+    load,
+    metrics_address,
+    url_file,
+)
 from shoal.errors import ShoalError, UsageError
 from shoal.observe.formatting import pluralize
 
@@ -24,7 +36,10 @@ MAX_WORKERS = 1_000
 TEST_WORKERS = 2
 AUTO = "auto"
 # Options that the command to resume the run repeats; after --test the whole plan runs, so not that one.
-KEPT_OPTIONS = ("workers", "least", "most", "assign", "partition", "only", "stagger", "max_restarts", "log_dir", "set")
+KEPT_OPTIONS = (
+    *("workers", "least", "most", "assign", "partition", "only", "stagger", "max_restarts", "log_dir"),
+    *("metrics_port", "metrics_host", "set"),
+)
 
 
 class _StartUnlessNamed(TyperGroup):
@@ -75,6 +90,16 @@ def start(
     stagger: Annotated[str, typer.Option(metavar="LOW-HIGH", help="Seconds between two starts.")] = "2-5",
     max_restarts: Annotated[int, typer.Option(min=0, max=1_000, help="Restarts of one worker that crashes.")] = 5,
     log_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where the log files go.")] = Path("logs"),
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65_535 - MAX_WORKERS,
+            metavar="PORT",
+            help="Export metrics for Prometheus: worker 0 here, worker 1 at the next port; 0 takes free ports.",
+        ),
+    ] = None,
+    metrics_host: MetricsHost = LOOPBACK,
 ) -> None:
     """Check everything, show the plan, start workers and restart those that crash, until the run has ended.
 
@@ -107,6 +132,7 @@ def start(
         logs=log_dir.expanduser(),
         overrides=session.flags,
         reload=session.read_settings,
+        metrics=metrics_address(metrics_port, metrics_host),
     )
     with PoolConsole(session) as console:
         try:

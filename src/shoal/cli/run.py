@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,10 +15,13 @@ from shoal.cli.render.run import print_already_ended, print_busy
 from shoal.cli.render.session import Session
 from shoal.cli.scrapers import (
     KEPT_OPTIONS,
+    LOOPBACK,
     Concurrency,
     Fresh,
     IdempotencyKey,
     Least,
+    MetricsHost,
+    MetricsPort,
     Most,
     Resume,
     Target,
@@ -30,12 +34,14 @@ from shoal.cli.scrapers import (
     folder_meant,
     ledger_flag,
     load,
+    metrics_address,
     overrule,
     url_file,
 )
 from shoal.observe.formatting import pluralize
 
 if TYPE_CHECKING:
+    from shoal.config import Settings
     from shoal.errors import ShoalError
     from shoal.service.collection import CollectionRequest
     from shoal.service.run import RunReport, RunRequest
@@ -77,6 +83,9 @@ def run(
     ] = [],  # noqa: B006
     failed: Annotated[bool, typer.Option("--failed", help="Of a folder: those that failed last time, again.")] = False,
     log_dir: Annotated[Path, typer.Option(metavar="DIR", help="Of a folder: where its log files go.")] = Path("logs"),
+    serve: Annotated[bool, typer.Option("--serve", help="Serve the dashboard while it runs; print its link.")] = False,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = LOOPBACK,
 ) -> None:
     """Run a scraper to its end, or a folder of scrapers. An interrupted or killed run can be resumed.
 
@@ -87,7 +96,7 @@ def run(
     check_bounds(least, most, jobs is not None, "-j or --sequential")
     overrides: dict[str, object | None] = {"concurrency": most or jobs, "max_dead": max_dead}
     for_one = {"--urls-file": urls_file, "--stage": stage, "--limit": limit, "--store": store, "--name": name}
-    for_one |= {"--from-store": from_store}
+    for_one |= {"--from-store": from_store, "--metrics-port": metrics_port is not None}
     for_many = {"--where": where, "--country": country, "--include": include, "--exclude": exclude, "--failed": failed}
     choice = choice_of(resume or failed, fresh)
     at_first = None if most is None else least or 1
@@ -102,10 +111,13 @@ def run(
         timeout=timeout,
         from_store=from_store,
         output=output,
+        metrics=metrics_address(metrics_port, metrics_host),
     )
     if (collection := folder_meant(session, target)) is None:
         _refuse({"--all": everything, **for_many}, f"{target} is no folder of scrapers.")
-        code = _run_one(session, target, request, urls_file, stage, name, {**overrides, "store": store}, dry_run)
+        code = _run_one(
+            *(session, target, request, urls_file, stage, name, {**overrides, "store": store}, dry_run), serve=serve
+        )
     else:
         _refuse(for_one, f"{target} is a folder of scrapers.")
         import msgspec
@@ -128,7 +140,7 @@ def run(
             overrides=session.flags,
             run=msgspec.structs.replace(request, output=None),
         )
-        code = _run_folder(session, folder, dry_run=dry_run)
+        code = _run_folder(session, folder, dry_run=dry_run, serve=serve)
     if code:
         raise typer.Exit(code)
 
@@ -142,6 +154,8 @@ def _run_one(
     name: str | None,
     overrides: Mapping[str, object | None],
     dry_run: bool,
+    *,
+    serve: bool,
 ) -> int:
     import msgspec
 
@@ -161,7 +175,7 @@ def _run_one(
 
         print_plan(session, scraper, settings, request.choice, request.urls, least=request.min_concurrency)
         return 0
-    with session.console() as console:
+    with _dashboard(session, settings, serve), session.console() as console:
         try:
             report = session.wait(run_scraper(scraper, settings, request, console.host()), fast=True)
         except RunBusy as busy:
@@ -179,7 +193,7 @@ def _run_one(
     return exit_code(report)
 
 
-def _run_folder(session: Session, request: CollectionRequest, *, dry_run: bool) -> int:
+def _run_folder(session: Session, request: CollectionRequest, *, dry_run: bool, serve: bool) -> int:
     """Returns the exit code."""
     from shoal.cli.render.collection import print_members, print_plan, stopped_exit_code
     from shoal.service.begin import RunAlreadyEnded, RunBusy
@@ -190,7 +204,7 @@ def _run_folder(session: Session, request: CollectionRequest, *, dry_run: bool) 
         plan = session.wait(preview_collection(settings, request))
         print_plan(session, plan, request.folder, settings.concurrency)
         return 1 if any(member.broken for member in plan.members) else 0
-    with session.console() as console:
+    with _dashboard(session, settings, serve), session.console() as console:
         try:
             report = session.wait(run_collection(settings, request, console.host()), fast=True)
         except RunAlreadyEnded as ended:
@@ -201,6 +215,14 @@ def _run_folder(session: Session, request: CollectionRequest, *, dry_run: bool) 
             raise
     print_members(session, report, request.target)
     return report.summary.exit_code(stopped_exit_code(report)) or int(report.refused > 0)
+
+
+def _dashboard(session: Session, settings: Settings, serve: bool) -> AbstractContextManager[object]:
+    if not serve:
+        return nullcontext()
+    from shoal.cli.serve import serving_beside
+
+    return serving_beside(session, settings)
 
 
 def _resume_arguments(session: Session, target: str, request: RunRequest, name: str | None, report: RunReport) -> str:

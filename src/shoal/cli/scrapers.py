@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from shoal.define.scraper import Scraper
     from shoal.feeds.url_file import UrlFile
     from shoal.model.run import Run
+    from shoal.service.work import MetricsAddress
 
 Target = Annotated[
     str, typer.Argument(metavar="SCRAPER", help="A file (books.py, x.yaml), module:scraper, or a name of shoal.toml.")
@@ -37,6 +38,15 @@ Most = Annotated[
     typer.Option("--max", min=1, max=10_000, help="Items at once, at most: as work and machine allow (excludes -j)."),
 ]
 
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=65_535, metavar="PORT", help="Export the worker's metrics for Prometheus here; 0 takes a free port."
+    ),
+]
+MetricsHost = Annotated[str, typer.Option(metavar="ADDRESS", help="The address for --metrics-port.")]
+LOOPBACK = "127.0.0.1"
+
 
 # What was said for a run and holds for its rest too, by the names of the parameters.
 KEPT_OPTIONS = (
@@ -49,6 +59,8 @@ KEPT_OPTIONS = (
     "max_dead",
     "output",
     "log_dir",
+    "metrics_port",
+    "metrics_host",
     "set",
 )
 
@@ -57,6 +69,17 @@ IdempotencyKey = Annotated[
     str | None,
     typer.Option(metavar="TEXT", help="Create one run for this key; resume that run when it is given again."),
 ]
+
+
+def metrics_address(port: int | None, host: str) -> MetricsAddress | None:
+    """Where to export metrics. Raises UsageError when the library for it is missing."""
+    if port is None:
+        return None
+    from shoal.observe.exposition import check_prometheus_client
+    from shoal.service.work import MetricsAddress
+
+    check_prometheus_client()
+    return MetricsAddress(port, host)
 
 
 def check_alone(idempotency_key: str | None, *, resume: bool, fresh: bool, dry_run: bool = False) -> None:
@@ -94,18 +117,9 @@ def load(
 
 def load_code_of_run(session: Session, target: str | None, run: Run) -> tuple[Scraper, Settings]:
     """The code that a run was made with: `target`, a name of the configuration, or the file with the scraper's name."""
-    from shoal.errors import NotFound
+    from shoal.service.lookup import find_code_of_run
 
-    if target is None:
-        files = [name for name in (f"{run.scraper}.py", f"{run.scraper}.yaml") if Path(name).is_file()]
-        known = run.scraper in session.settings.scrapers
-        if not known and not files:
-            raise NotFound(
-                f"The code of {run.scraper} was not found: not in shoal.toml, and there is no {run.scraper}.py.",
-                remedy="Name it with --scraper, such as --scraper books.py.",
-            )
-        target = run.scraper if known else files[0]
-    return load(session, target, name=run.scraper)
+    return load(session, target or find_code_of_run(session.settings, run), name=run.scraper)
 
 
 def check_bounds(least: int | None, most: int | None, fixed: bool, fixed_by: str) -> None:

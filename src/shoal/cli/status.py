@@ -89,6 +89,7 @@ def _print_detail(session: Session, detail: RunStatusDetail) -> None:
         session.data(f"Alert ({condition.kind.value}): {condition.text}")
     for line in detail.skew.lines if not reading.ended else ():
         session.data(f"{line} {VERSION_SKEW_REMEDY}")
+    _print_latency(session, detail)
     _print_partitions(session, reading)
     if detail.workers:
         _print_title(session, "Workers (last hour)")
@@ -104,6 +105,19 @@ def _print_detail(session: Session, detail: RunStatusDetail) -> None:
         _print_failures(session, detail.failures)
     _print_egress(session, detail.reading.snapshot.egress)
     _print_sinks(session, detail.sinks)
+
+
+def _print_latency(session: Session, detail: RunStatusDetail) -> None:
+    """How long items waited for a worker, and how long attempts took."""
+    from shoal.observe.formatting import format_latency
+    from shoal.service.status import LATENCY_MINUTES
+
+    if detail.work.count:
+        parts = [
+            f"{name} p50 {format_latency(each.p50)} p95 {format_latency(each.p95)} p99 {format_latency(each.p99)}"
+            for name, each in (("wait", detail.wait), ("work", detail.work))
+        ]
+        session.data(f"{', '.join(parts)} ({pluralize(detail.work.count, 'attempt')} in {LATENCY_MINUTES} minutes)")
 
 
 def _print_egress(session: Session, pools: Sequence[PoolView]) -> None:
@@ -147,12 +161,20 @@ def _print_partitions(session: Session, reading: Reading) -> None:
 
 
 def _print_failures(session: Session, failures: Failures) -> None:
-    _print_title(session, "Failures" if failures.complete else f"Failures (of the first {failures.items_read})")
+    _print_title(session, "Failures" if failures.complete else f"Failures (of {failures.items_read} that were read)")
     session.table(
-        ["ITEMS", "CLASS", "ITEM", "MESSAGE"],
-        [(group.items, group.outcome, group.example, group.display_text) for group in failures.groups[:MAX_FAILURES]],
+        ["ITEMS", "CLASS", "GROUP", "ITEM", "MESSAGE"],
+        [
+            (group.items, group.outcome, _ids_text(group.failure_ids), group.example, group.display_text)
+            for group in failures.groups[:MAX_FAILURES]
+        ],
     )
     _print_rest(session, len(failures.groups) - MAX_FAILURES, "kind")
+
+
+def _ids_text(ids: Sequence[int]) -> str:
+    """`7`, or `7 +2` when the same failure is in several groups, of other hosts or stages."""
+    return f"{ids[0]} +{len(ids) - 1}" if len(ids) > 1 else str(ids[0]) if ids else ""
 
 
 def _cells(counts: Counts) -> tuple[int, ...]:

@@ -13,7 +13,17 @@ from shoal.observe.formatting import format_ends, pluralize
 
 if TYPE_CHECKING:
     from shoal.worker.state import WorkSummary
-from shoal.cli.scrapers import Concurrency, Least, Most, check_bounds, load
+from shoal.cli.scrapers import (
+    LOOPBACK,
+    Concurrency,
+    Least,
+    MetricsHost,
+    MetricsPort,
+    Most,
+    check_bounds,
+    load,
+    metrics_address,
+)
 
 
 @with_options
@@ -36,6 +46,8 @@ def worker(
     timeout: Annotated[float | None, typer.Option(min=0.1, help="End after so many seconds, exit 124.")] = None,
     drain: Annotated[bool, typer.Option("--drain", help="Exit as soon as nothing is claimable.")] = False,
     forever: Annotated[bool, typer.Option("--forever", help="Wait for future runs when nothing is left.")] = False,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = LOOPBACK,
 ) -> None:
     """Work on a scraper's runs until nothing is left. Join and leave at any time.
 
@@ -65,7 +77,8 @@ def worker(
         steal=not only,
     )
     at_first = None if most is None else least or 1
-    chosen: dict[str, Any] = {"min_concurrency": at_first, "limit": limit, "stop_when_idle": drain, "forever": forever}
+    chosen: dict[str, Any] = {"metrics": metrics_address(metrics_port, metrics_host), "min_concurrency": at_first}
+    chosen |= {"limit": limit, "stop_when_idle": drain, "forever": forever}
     with (
         session.console() as console,
         ledger_named_in_errors(settings),

@@ -189,6 +189,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     feed_batch: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
     feed_idle: Annotated[float, Meta(ge=0, le=86_400, extra=SECONDS)] = 10.0
     sink_wait: Annotated[float, Meta(ge=0, le=86_400, extra=SECONDS)] = 30.0
+    serve_host: Annotated[str, Meta(pattern=r"\A[\w.:\[\]-]+\Z", description="an address of this machine")] = (
+        "127.0.0.1"
+    )
+    serve_port: Annotated[int, Meta(ge=0, le=65_535)] = 8_642
+    serve_root_path: Annotated[str, Meta(pattern=r"\A[\w./~-]*\Z", description="a path such as /shoal")] = ""
+    serve_trust_proxy: Annotated[str, Meta(pattern=r"\A[0-9a-fA-F.:/ ]*\Z", description="addresses of proxies")] = ""
+    serve_allow_host: Annotated[str, Meta(pattern=r"\A[\w.:\[\] -]*\Z", description="names of hosts")] = ""
+    serve_require_token: bool = False
+    serve_jobs: Annotated[str, Meta(pattern=rf"\A{PLAIN_TEXT}*\Z", description="a scraper of the project")] = ""
     scrapers: Mapping[str, ScraperConfig] = {}
     sinks: Mapping[str, SinkConfig] = {}
     egress: Mapping[str, EgressConfig] = {}
@@ -271,7 +280,11 @@ SETTING_TYPES = setting_types(
 NAMES = tuple(SETTING_TYPES)
 # Paths: written in a file, they are meant from the file's folder.
 PATHS = ("store", "files", "sessions", "log_dir", "member_output")
-_PROCESS_ONLY = ("pool_size", "patience", "command_timeout", "busy_timeout", "log_format", "log_level", "log_dir")
+_PROCESS_ONLY = (
+    *("pool_size", "patience", "command_timeout", "busy_timeout", "log_format", "log_level", "log_dir"),
+    *("serve_host", "serve_port", "serve_root_path", "serve_trust_proxy", "serve_allow_host", "serve_require_token"),
+    "serve_jobs",
+)
 # What a scraper's table may have: settings of the process, and settings that only a scraper has.
 SCRAPER_TYPES = {name: kind for name, kind in SETTING_TYPES.items() if name not in _PROCESS_ONLY}
 SCRAPER_OWN_TYPES = setting_types(ScraperConfig, without=("name", "values", "settings", "stages", "origins"))

@@ -210,19 +210,21 @@ class TableWriter(Protocol):
     def abort(self) -> None: ...
 
 
-class CsvWriter:
-    """RFC 4180 in UTF-8. `safe` puts a quote before text that a spreadsheet would read as a formula."""
+class CsvRows:
+    """Renders a table as RFC 4180 in UTF-8. `safe` puts a quote before text that a spreadsheet reads as a formula."""
 
-    def __init__(self, target: Target, table: TableSchema, *, bom: bool = False, safe: bool = False) -> None:
-        self._target = target
+    def __init__(self, table: TableSchema, *, bom: bool = False, safe: bool = False) -> None:
         self._columns = table.columns
+        self._bom = bom
         self._safe = safe
-        header = io.StringIO(newline="")
-        if table.columns:
-            csv.writer(header).writerow(self._escape_formulas(self._columns))
-        target.write(((_BOM if bom else "") + header.getvalue()).encode())
 
-    def write(self, lines: Sequence[bytes]) -> None:
+    def header(self) -> bytes:
+        header = io.StringIO(newline="")
+        if self._columns:
+            csv.writer(header).writerow(self._escape_formulas(self._columns))
+        return ((_BOM if self._bom else "") + header.getvalue()).encode()
+
+    def rows(self, lines: Sequence[bytes]) -> bytes:
         text = io.StringIO(newline="")
         columns = self._columns
         rows: Any = (
@@ -230,18 +232,30 @@ class CsvWriter:
             for record in map(_decode, lines)
         )
         csv.writer(text).writerows(map(self._escape_formulas, rows) if self._safe else rows)
-        self._target.write(text.getvalue().encode())
+        return text.getvalue().encode()
+
+    def _escape_formulas(self, row: Sequence[Any]) -> list[Any]:
+        if not self._safe:
+            return list(row)
+        return [f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA_STARTS) else cell for cell in row]
+
+
+class CsvWriter:
+    """Writes a table as CSV to a target."""
+
+    def __init__(self, target: Target, table: TableSchema, *, bom: bool = False, safe: bool = False) -> None:
+        self._target = target
+        self._rows = CsvRows(table, bom=bom, safe=safe)
+        target.write(self._rows.header())
+
+    def write(self, lines: Sequence[bytes]) -> None:
+        self._target.write(self._rows.rows(lines))
 
     def finish(self) -> None:
         """Rows are not buffered."""
 
     def abort(self) -> None:
         """Rows are not buffered."""
-
-    def _escape_formulas(self, row: Sequence[Any]) -> list[Any]:
-        if not self._safe:
-            return list(row)
-        return [f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA_STARTS) else cell for cell in row]
 
 
 class ParquetWriter:

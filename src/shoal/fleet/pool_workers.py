@@ -77,7 +77,8 @@ class WorkerLauncher:
     """Builds the worker processes of one run.
 
     `target` is the scraper as `shoal worker` finds it. `stop_timeout`: seconds from a worker's first stop signal to
-    SIGKILL. `only`: workers take nothing but their own partitions.
+    SIGKILL. `only`: workers take nothing but their own partitions. `options_of`: further options of a worker, by its
+    number.
     """
 
     def __init__(
@@ -90,7 +91,9 @@ class WorkerLauncher:
         *,
         stop_timeout: float,
         only: bool = False,
+        options_of: Callable[[int], Sequence[str]] = lambda number: (),
     ) -> None:
+        self._options_of = options_of
         self._target = target
         self._run_id = run_id
         self._environment = environment
@@ -105,7 +108,7 @@ class WorkerLauncher:
     def build(self, number: int, partitions: Sequence[str], *, on_kill: Callable[[], None]) -> ChildProcess:
         own = (*(f"--partition={name}" for name in partitions), *(("--only",) if self._only else ()))
         command = ChildCommand(
-            arguments=("worker", self._target, "--run-id", self._run_id, *own),
+            arguments=("worker", self._target, "--run-id", self._run_id, *own, *self._options_of(number)),
             environment=self._environment,
             stop_timeout=self._stop_timeout,
             log=self.log_file(number),

@@ -261,6 +261,75 @@ class ChildProcess:
         self.kill()
 
 
+async def start_detached(arguments: tuple[str, ...], environment: Mapping[str, str], log: Path) -> DetachedProcess:
+    """Start `shoal` with these arguments in a session of its own: it goes on when this process ends. Raises OSError."""
+    with log.open("ab") as output:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "shoal", *arguments),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            start_new_session=True,
+        )
+    return DetachedProcess(process)
+
+
+class DetachedProcess:
+    """A process that `start_detached` started, as long as its starter lives."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative for a signal."""
+        return self._process.returncode
+
+
+def machine_identity() -> str:
+    """This machine since its start and, in a container, this container: where a pid means the same process."""
+    return f"{_read_text('/proc/sys/kernel/random/boot_id')}:{_link('/proc/self/ns/pid')}"
+
+
+def process_identity(pid: int) -> str | None:
+    """A text that no other process ever has, also when the pid is used again; None when there is no such process."""
+    if (started := _process_start(pid)) is None:
+        return None
+    return f"{machine_identity()}:{started}"
+
+
+def _process_start(pid: int) -> str | None:
+    """When the process began, in clock ticks since boot, or as `ps` writes it; None for one that has exited."""
+    if os.path.isdir("/proc/self"):
+        fields = _read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        return None if not fields or fields[0] in "ZX" else fields[19]
+    import subprocess
+
+    told = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    state, _, started = told.stdout.strip().partition(" ")
+    return None if not started or state.startswith("Z") else started.strip()
+
+
+def _read_text(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
 def child_environment(
     overrides: Mapping[str, str | None], *, ledger: str | None, exclude: Container[str] = ()
 ) -> dict[str, str]:

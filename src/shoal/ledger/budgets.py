@@ -28,6 +28,8 @@ LATE_SECONDS = 5.0
 LATE_SHARE = 0.25
 # A grant that could be used for less than this is not worth it.
 MIN_GRANT_SECONDS = 0.02
+# A pace is known after so many seconds.
+MIN_PACE_SECONDS = 20.0
 # Grants that were settled within this part of the window are kept as one.
 MERGE_SHARE = 0.01
 
@@ -182,7 +184,8 @@ def _view(row: Row, rests_until: float | None) -> BudgetView | None:
         reset = state.reset_at - now
     else:
         reset = (row["last_end"] or -math.inf) + state.seconds - now
-    return BudgetView(
+    pace = _pace(state, row, now, capacity - left)
+    view = BudgetView(
         resource=row["resource"],
         capacity=capacity,
         left=left,
@@ -190,7 +193,35 @@ def _view(row: Row, rests_until: float | None) -> BudgetView | None:
         reset_seconds=reset if reset > 0 and (resting or left < capacity) else None,
         from_site=state.site_limit is not None or state.remaining is not None,
         resting=resting,
+        per_minute=None if pace is None else round(60 * pace, 3),
     )
+    return msgspec.structs.replace(view, empty_in_seconds=_empty_in(view, state, now))
+
+
+def _pace(state: BudgetState, row: Row, now: float, used: int) -> float | None:
+    """Calls per second of late; None when nobody can tell.
+
+    From the grants of the last minutes. Those that a site has counted are forgotten: then it is the average since its
+    window began, if the policy says how long that is.
+    """
+    since = now - (row["recent_from"] or now)
+    if since >= MIN_PACE_SECONDS and not state.is_told(now):
+        return float(row["recent_calls"]) / since
+    if state.is_told(now) and state.calls is not None:
+        since = state.seconds - (state.reset_at - now)
+        if since >= MIN_PACE_SECONDS and used > 0:
+            return used / since
+    return None
+
+
+def _empty_in(view: BudgetView, state: BudgetState, now: float) -> float | None:
+    if not view.per_minute or view.resting:
+        return None
+    seconds = 60 * view.left / view.per_minute
+    if state.is_told(now):
+        return round(seconds, 1) if now + seconds < state.reset_at else None
+    # A budget that any window respects never runs out below its own pace.
+    return round(seconds, 1) if view.per_minute / 60 * state.seconds > view.capacity else None
 
 
 def _check(budget: BudgetKey) -> None:

@@ -11,9 +11,10 @@ import msgspec
 from shoal.errors import InvalidSetting, WorkerLost
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.fairness import QueueGroup, QueueHeads, QueueRow, limit_queues, order_queues
-from shoal.ledger.rows import Queryable, worker_from
+from shoal.ledger.rows import Queryable, array_from, check_limit, int_cursor, worker_from
 from shoal.model.item import ClaimedItem
-from shoal.model.worker import HeartbeatReply, Scope, WorkerReport, WorkerSpec, WorkerState, WorkerView
+from shoal.model.views import CursorPage, HeldItem
+from shoal.model.worker import HeartbeatReply, NodeView, Scope, WorkerReport, WorkerSpec, WorkerState, WorkerView
 
 MAX_CLAIM = 10_000
 QUEUES_PER_CLAIM = 64
@@ -23,6 +24,9 @@ PROMOTE_SECONDS = 0.1
 # Before a claim from queues with different priorities, at least so many items of each queue are read.
 MIN_LOOK_AHEAD = 4
 FROM_START = (-(1 << 31), 0)
+# A list of one machine's workers reads so many workers for a page.
+WORKERS_WINDOW = 5_000
+_LAST_NUMBER = 2**62
 
 
 class ClaimRow(msgspec.Struct, gc=False):
@@ -43,6 +47,7 @@ class ClaimRow(msgspec.Struct, gc=False):
     depth: int
     deferred: bool
     paced: bool
+    waited: float | None = None
 
 
 class QueueCache:
@@ -117,6 +122,7 @@ class QueueCache:
             row.paced,
             row.request,
             row.depth,
+            row.waited,
         )
 
 
@@ -292,6 +298,29 @@ class BaseWorkers:
 
     async def list(self, *, present: bool = True) -> list[WorkerView]:
         return [worker_from(row) for row in await self._queryable.fetch(self._sql["list_workers"], present)]
+
+    async def page(
+        self, *, present: bool = True, node: str | None = None, cursor: str | None = None, limit: int = 50
+    ) -> CursorPage[WorkerView]:
+        check_limit(limit)
+        before = int_cursor(cursor) if cursor is not None else _LAST_NUMBER
+        window = limit if node is None else max(limit, WORKERS_WINDOW)
+        rows = await self._queryable.fetch(self._sql["page_workers"], present, before, window, node, limit)
+        workers = tuple(worker_from(row) for row in rows)
+        if len(rows) == limit:
+            return CursorPage(workers, str(rows[-1]["no"]))
+        ends = await self._queryable.fetch(self._sql["workers_window_end"], before, present, window) if node else []
+        return CursorPage(workers, str(ends[0]["no"]) if ends else None)
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        rows = await self._queryable.fetch(self._sql["list_nodes"])
+        return tuple(NodeView(**{**dict(row), "versions": tuple(sorted(array_from(row["versions"])))}) for row in rows)
+
+    async def held_items(self, items: Sequence[int]) -> dict[int, HeldItem]:
+        if not items:
+            return {}
+        rows = await self._queryable.fetch(self._sql["held_items"], list(items))
+        return {row["id"]: HeldItem(id=row["id"], run_id=row["run_id"], name=row["name"] or "") for row in rows}
 
     def _forget(self, worker: str) -> None:
         self._catalog.forget_worker(worker)

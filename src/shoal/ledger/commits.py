@@ -11,7 +11,8 @@ from shoal.ledger.catalog import Catalog
 from shoal.ledger.intake import QueuedItems, assign_queues
 from shoal.model.item import Lease, PreparedItem, prepare
 from shoal.model.json_text import json_text
-from shoal.model.outcome import FinishedAttempt, RedirectReply, RedirectVisit
+from shoal.model.latency import BUCKETS, bucket_of
+from shoal.model.outcome import DecisionKind, FinishedAttempt, RedirectReply, RedirectVisit
 from shoal.model.views import CommitReport
 
 MAX_DETAIL_BYTES = 64 << 10
@@ -64,6 +65,50 @@ async def prepare_follow_ups(catalog: Catalog, finished: Sequence[FinishedAttemp
             stage_ids.append(run.stage_id(item.stage))
             parents.append(end.lease.item)
     return await assign_queues(catalog, items, stage_ids, parents) if items else None
+
+
+class BatchActivity:
+    """Sums of finished attempts of one run. `records`: those without a key. `waits`, `works`: histograms."""
+
+    __slots__ = ("dead", "done", "records", "retried", "seconds", "skipped", "throttled", "waits", "works")
+
+    def __init__(self) -> None:
+        self.done = self.dead = self.skipped = self.retried = self.throttled = self.records = 0
+        self.seconds = 0.0
+        self.waits = [0] * BUCKETS
+        self.works = [0] * BUCKETS
+
+
+def sum_activity(finished: Sequence[FinishedAttempt]) -> dict[int, BatchActivity]:
+    """The sums by the numbers of their runs."""
+    by_run: dict[int, BatchActivity] = {}
+    for end in finished:
+        sums = by_run.get(end.lease.run_no)
+        if sums is None:
+            sums = by_run[end.lease.run_no] = BatchActivity()
+        sums.seconds += end.seconds
+        sums.works[bucket_of(end.seconds)] += 1
+        if end.waited is not None:
+            sums.waits[bucket_of(end.waited)] += 1
+        match end.decision.kind:
+            case DecisionKind.DONE:
+                sums.done += 1
+            case DecisionKind.DEAD:
+                sums.dead += 1
+            case DecisionKind.SKIPPED:
+                sums.skipped += 1
+                continue
+            case DecisionKind.RETRY:
+                sums.retried += 1
+                continue
+            case DecisionKind.THROTTLED | DecisionKind.PUT_OFF:
+                sums.throttled += 1
+                continue
+            case DecisionKind.EGRESS:
+                continue
+        if not end.record_keys:
+            sums.records += len(end.records)
+    return by_run
 
 
 def check_finished(finished: Sequence[FinishedAttempt]) -> None:

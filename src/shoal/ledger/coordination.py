@@ -1,4 +1,4 @@
-"""Locks, shared sessions and versioned settings, by which processes coordinate through the ledger."""
+"""Locks, pools of workers, shared sessions and versioned settings, by which processes coordinate through the ledger."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Any
 import msgspec
 
 from shoal.errors import InvalidSetting
-from shoal.ledger.rows import Queryable, check_limit, lock_from
+from shoal.ledger.rows import Queryable, check_limit, lock_from, worker_pool_from
 from shoal.model.egress import SessionView, SharedSession
 from shoal.model.item import MAX_NAME_BYTES
 from shoal.model.json_text import PAYLOAD_BYTES, json_text
 from shoal.model.url_key import check_text
-from shoal.model.views import LockView
+from shoal.model.views import LockView, StoredSettingsView
+from shoal.model.worker import WorkerPoolSpec, WorkerPoolView
 
 MAX_LOCK_NAME_BYTES = 500
 MAX_SESSION_BYTES = 4 << 20
+FORGET_POOLS_SECONDS = 7 * 86_400.0
 
 
 class SqlLocks:
@@ -46,6 +48,36 @@ class SqlLocks:
     async def list(self, prefix: str, *, limit: int = 50) -> list[LockView]:
         check_limit(limit)
         return [lock_from(row) for row in await self._queryable.fetch(self._sql["list_locks"], prefix, limit)]
+
+
+class SqlWorkerPools:
+    def __init__(self, queryable: Queryable, queries: Mapping[str, str]) -> None:
+        self._queryable = queryable
+        self._sql = queries
+
+    async def register(self, spec: WorkerPoolSpec) -> None:
+        for what, text in (("pool", spec.id), ("node", spec.node), ("process", spec.process)):
+            check_text(what, text, MAX_NAME_BYTES)
+        await self._queryable.fetch(self._sql["forget_worker_pools"], FORGET_POOLS_SECONDS)
+        await self._queryable.fetch(
+            self._sql["register_worker_pool"],
+            *(spec.id, spec.scraper, spec.run_id, spec.node, spec.pid, spec.process, spec.logs, spec.by, spec.wanted),
+        )
+
+    async def report(self, pool: str, *, workers: int, wanted: int, stopping: bool) -> bool:
+        return bool(await self._queryable.fetch(self._sql["report_worker_pool"], pool, workers, wanted, int(stopping)))
+
+    async def end(self, pool: str, why: str = "") -> bool:
+        return bool(await self._queryable.fetch(self._sql["end_worker_pool"], pool, why))
+
+    async def get(self, pool: str) -> WorkerPoolView | None:
+        rows = await self._queryable.fetch(self._sql["get_worker_pool"], pool)
+        return worker_pool_from(rows[0]) if rows else None
+
+    async def list(self, *, scraper: str | None = None, ended: bool = False, limit: int = 100) -> list[WorkerPoolView]:
+        check_limit(limit)
+        rows = await self._queryable.fetch(self._sql["list_worker_pools"], scraper or "", int(ended), limit)
+        return [worker_pool_from(row) for row in rows]
 
 
 class SqlSessions:
@@ -96,3 +128,16 @@ class SqlSettings:
     async def get(self, scope: str) -> tuple[int, dict[str, Any]] | None:
         rows = await self._queryable.fetch(self._sql["get_setting"], scope)
         return (rows[0]["version"], msgspec.json.decode(rows[0]["value"])) if rows else None
+
+    async def list(self, *, limit: int = 200) -> list[StoredSettingsView]:
+        check_limit(limit)
+        return [
+            StoredSettingsView(
+                scope=row["scope"],
+                version=row["version"],
+                value=msgspec.json.decode(row["value"]),
+                by=row["set_by"],
+                at=row["set_at"],
+            )
+            for row in await self._queryable.fetch(self._sql["list_settings"], limit)
+        ]

@@ -16,7 +16,9 @@ from shoal.ledger.catalog import Catalog
 from shoal.ledger.protocols import Budgets
 from shoal.ledger.rows import MAX_PAGE, Queryable, array_from, check_limit, exit_from, exit_until
 from shoal.model.egress import (
+    BlockedCell,
     BudgetView,
+    EgressMatrix,
     ExitBlock,
     ExitHealth,
     ExitReport,
@@ -26,6 +28,7 @@ from shoal.model.egress import (
     HealthRules,
     HostHealth,
     HostReport,
+    MatrixRow,
     PoolChanges,
     PoolKind,
     PoolView,
@@ -165,6 +168,28 @@ class BaseExits(ABC):
             budgets=tuple(budget for _, budget in await self._budgets.list(pool, key)),
         )
 
+    async def matrix(self, pool: str, *, hosts: int = 30, exits: int = 50) -> EgressMatrix:
+        check_limit(hosts)
+        check_limit(exits)
+        # One more of each, to know whether some are left out.
+        found = await self._queryable.fetch(self._sql["exit_matrix"], pool, hosts + 1, exits + 1)
+        shown = [row for row in found if row["host_place"] <= hosts and row["exit_place"] <= exits]
+        names = {row["host_place"]: row["host"] for row in shown}
+        cells: dict[str, list[BlockedCell]] = {}
+        for row in shown:
+            cell = BlockedCell(host=row["host"], blocked=row["blocked"], succeeded=row["succeeded"], until=row["until"])
+            cells.setdefault(row["key"], []).append(cell)
+        owners = {row["key"]: row for row in shown}
+        return EgressMatrix(
+            pool=pool,
+            hosts=tuple(names[place] for place in sorted(names)),
+            exits=tuple(
+                MatrixRow(key=key, label=owners[key]["label"], state=ExitState(owners[key]["state"]), cells=tuple(each))
+                for key, each in cells.items()
+            ),
+            complete=len(shown) == len(found),
+        )
+
     async def rest(self, pool: str, key: str, seconds: float | None, *, by: str = "") -> ExitView:
         return await self._change(pool, key, ExitState.RESTING, seconds, "", by)
 
@@ -219,14 +244,21 @@ def _is_host(report: HostReport) -> bool:
 
 def _added(one: BudgetView, other: BudgetView) -> BudgetView:
     resets = [budget.reset_seconds for budget in (one, other) if budget.reset_seconds is not None]
+    paces = [budget.per_minute for budget in (one, other) if budget.per_minute is not None]
+    per_minute = sum(paces) if paces else None
+    left = one.left + other.left
+    # Together they last until all are empty; as long as one of them lasts for ever, so do they.
+    runs_out = per_minute and None not in (one.empty_in_seconds, other.empty_in_seconds)
     return BudgetView(
         resource=one.resource,
         capacity=one.capacity + other.capacity,
-        left=one.left + other.left,
+        left=left,
         free=one.free + other.free,
         reset_seconds=max(resets, default=None),
         from_site=one.from_site or other.from_site,
         resting=one.resting and other.resting,
+        per_minute=per_minute,
+        empty_in_seconds=round(60 * left / per_minute, 1) if per_minute and runs_out else None,
     )
 
 

@@ -20,6 +20,7 @@ from shoal.model.views import ItemView, PartitionProgress, WaitReason, sum_count
 from shoal.model.worker import WorkerState, WorkerView
 
 RANK_LIMIT = 10_000
+_ANY_TIME = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 # How much a worker's clock and the ledger's may differ during one attempt.
 SLACK_SECONDS = 1.0
 _SITE_ANSWER = re.compile(r"\d{3}\b|.* answered \d{3}\b|Retry-After\b")
@@ -54,7 +55,10 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ItemContext(msgspec.Struct, frozen=True, kw_only=True):
-    """`now` is the ledger's time. `full`: a sentence that the ledger has no space left, or None."""
+    """`now` is the ledger's time. `full`: a sentence that the ledger has no space left, or None.
+
+    `ahead`: how many items are before it; None when nobody has counted them.
+    """
 
     run: Run
     run_changed_at: dt.datetime
@@ -63,7 +67,7 @@ class ItemContext(msgspec.Struct, frozen=True, kw_only=True):
     item: ItemView
     delay_reason: str | None
     lane: LaneView | None
-    ahead: int
+    ahead: int | None
     workers: Sequence[WorkerView]
 
 
@@ -93,7 +97,14 @@ def heartbeat_problem(worker: WorkerView) -> str | None:
     return f"{text}; {items} {_RETURNED_BY}"
 
 
-def why_item(facts: ItemContext) -> list[WaitReason]:
+def why_items(items: Iterable[ItemContext]) -> dict[int, WaitReason]:
+    """The first reason of each of many items of one run, which share one list of workers."""
+    services: dict[tuple[str, str], list[WaitReason]] = {}
+    return {each.item.id: why_item(each, services)[0] for each in items}
+
+
+def why_item(facts: ItemContext, services: dict[tuple[str, str], list[WaitReason]] | None = None) -> list[WaitReason]:
+    """The reasons why an item is not running. `services`: remembers those that only depend on stage and partition."""
     item = facts.item
     if item.state in FINAL_STATES:
         text = f"It is {item.state.value}" + (f": {item.error}" if item.error else "") + "."
@@ -107,31 +118,27 @@ def why_item(facts: ItemContext) -> list[WaitReason]:
     if facts.lane is not None and item.state is not ItemState.READY:
         reasons.extend(_lane_reasons(facts.lane, item, facts.now))
     if item.state is ItemState.WAITING:
-        reasons.append(
-            WaitReason(
-                code="lane_rank",
-                text=f"{_ranked(facts.ahead)} of its run are before it in the lane.",
-                items=facts.ahead,
-            )
-        )
-    reasons.extend(_worker_reasons(facts.run, item.stage, item.partition, facts.workers, facts.now))
-    if item.state is not ItemState.DELAYED:
-        able = [
-            worker
-            for worker in _eligible_workers(facts.run, item.stage, facts.workers)
-            if _takes(worker, item.partition)
-        ]
-        if (wait := _egress_wait(item.stage, able, facts.now)) is not None:
-            reasons.append(_egress_reason(wait, "It waits"))
+        text = f"{_ranked(facts.ahead)} of its run are before it in the lane." if facts.ahead is not None else ""
+        text = text or f"It waits for a place in the lane {item.lane}."
+        reasons.append(WaitReason(code="lane_rank", text=text, items=facts.ahead))
+    known = {} if services is None else services
+    place = (item.stage, item.partition)
+    if place not in known:
+        known[place] = _service_reasons(facts, *place)
+    reasons.extend(reason for reason in known[place] if reason.code != "egress" or item.state is not ItemState.DELAYED)
     if item.state is ItemState.READY:
-        reasons.append(
-            WaitReason(
-                code="queue_rank",
-                text=f"{_ranked(facts.ahead)} are before it in its queue.",
-                since=item.since,
-                items=facts.ahead,
-            )
-        )
+        text = f"{_ranked(facts.ahead)} are before it in its queue." if facts.ahead is not None else ""
+        text = text or "It is ready and waits for a free worker."
+        reasons.append(WaitReason(code="queue_rank", text=text, since=item.since, items=facts.ahead))
+    return reasons
+
+
+def _service_reasons(facts: ItemContext, stage: str, partition: str) -> list[WaitReason]:
+    """Whether no worker takes items of this stage and partition, or all that do wait for egress."""
+    reasons = _worker_reasons(facts.run, stage, partition, facts.workers, facts.now)
+    able = [worker for worker in _eligible_workers(facts.run, stage, facts.workers) if _takes(worker, partition)]
+    if (wait := _egress_wait(stage, able, facts.now)) is not None:
+        reasons.append(_egress_reason(wait, "It waits"))
     return reasons
 
 
@@ -354,6 +361,11 @@ def _lane_reasons(lane: LaneView, item: ItemView | None, now: dt.datetime) -> li
                 text += f" At least {lane.floor:g} s: {lane.floor_why}."
             reasons.append(WaitReason(code="lane_delay", text=text, items=waiting))
     return reasons
+
+
+def lane_code(lane: LaneView) -> str:
+    """The code of the first reason why items wait for this lane; empty when there is none."""
+    return next((reason.code for reason in _lane_reasons(lane, None, _ANY_TIME)), "")
 
 
 def _blocked_reason(lane: LaneView, now: dt.datetime) -> WaitReason:

@@ -5,10 +5,12 @@ Every call may be repeated after an error: it took effect once or not at all.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from shoal.model.access import AccessGrant, AccessToken, Role
 from shoal.model.changes import (
     EVERY_RECORD,
     LOG_BEGIN,
@@ -26,6 +28,7 @@ from shoal.model.egress import (
     BudgetGrant,
     BudgetKey,
     BudgetView,
+    EgressMatrix,
     ExitReport,
     ExitSpec,
     ExitView,
@@ -38,20 +41,26 @@ from shoal.model.egress import (
     SessionView,
     SharedSession,
 )
+from shoal.model.failures import FailurePage, FailureView
+from shoal.model.history import HistoryPoint
 from shoal.model.item import ClaimedItem, Lease, NewItem, PreparedItem
-from shoal.model.lane import HostSlotReply, LaneView, ReservedStarts, StartRequest
+from shoal.model.lane import HostSlotReply, LaneProgress, LaneSpan, LaneView, ReservedStarts, StartRequest
 from shoal.model.outcome import FinishedAttempt, RedirectReply, RedirectVisit
 from shoal.model.run import Run, RunSpec
 from shoal.model.views import (
+    AttemptError,
     AttemptView,
     AuditEvent,
+    ChildItem,
     CommitReport,
     Counts,
     CursorPage,
     FailedItem,
     Finding,
     HealthReport,
+    HeldItem,
     IntakeReport,
+    ItemCount,
     ItemFilter,
     ItemView,
     LockView,
@@ -61,11 +70,22 @@ from shoal.model.views import (
     ResultRow,
     SortedResult,
     StaleClaim,
+    StoredSettingsView,
     UpkeepReport,
     WaitReason,
     WorkerProgress,
 )
-from shoal.model.worker import ALL_WORK, HeartbeatReply, Scope, WorkerReport, WorkerSpec, WorkerView
+from shoal.model.worker import (
+    ALL_WORK,
+    HeartbeatReply,
+    NodeView,
+    Scope,
+    WorkerPoolSpec,
+    WorkerPoolView,
+    WorkerReport,
+    WorkerSpec,
+    WorkerView,
+)
 
 ALL_ITEMS = ItemFilter()
 Entry = str | bytes | NewItem | PreparedItem
@@ -123,9 +143,9 @@ class Runs(Protocol):
         """True for the first call with this name, False for all later ones."""
 
     async def record_event(
-        self, run_id: str, action: str, subject: str, detail: Mapping[str, Any], *, by: str = ""
+        self, run_id: str | None, action: str, subject: str, detail: Mapping[str, Any], *, by: str = ""
     ) -> None:
-        """Store an event of the run."""
+        """Store an event of the run, or with None one that concerns no run."""
 
 
 class Intake(Protocol):
@@ -267,6 +287,17 @@ class Workers(Protocol):
 
     async def list(self, *, present: bool = True) -> list[WorkerView]: ...
 
+    async def page(
+        self, *, present: bool = True, node: str | None = None, cursor: str | None = None, limit: int = 50
+    ) -> CursorPage[WorkerView]:
+        """Newest first, of all nodes or of one. A page may be short while its cursor says that more follow."""
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        """The machines of registered workers, by name; 1,000 at most."""
+
+    async def held_items(self, items: Sequence[int]) -> dict[int, HeldItem]:
+        """The names and runs of leased items; those that are not leased any more are left out."""
+
 
 class Lanes(Protocol):
     async def clock(self) -> float:
@@ -278,6 +309,26 @@ class Lanes(Protocol):
         self, *, run_id: str | None = None, cursor: str | None = None, limit: int = 50
     ) -> CursorPage[LaneView]:
         """Shared lanes, or those of one run."""
+
+    async def progress(
+        self,
+        *,
+        run_id: str | None = None,
+        slowest: bool = False,
+        prefix: str = "",
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> CursorPage[LaneProgress]:
+        """Shared lanes, or with `run_id` the lanes that its items use, shared or not, with its items in them.
+
+        By name; or with `slowest` those that will take longest first: only lanes with waiting items, some hundreds at
+        most. `prefix`: only lanes whose names begin so. A page may be short while its cursor says that more follow.
+        """
+
+    async def timeline(
+        self, run_id: str, lanes: Sequence[str], *, minutes: int = 60, spans: int = 100
+    ) -> dict[str, tuple[LaneSpan, ...]]:
+        """Recent attempts on the items of these lanes of a run (30 at most), each in the order of their beginning."""
 
     async def set(
         self,
@@ -388,6 +439,9 @@ class Exits(Protocol):
     async def get(self, pool: str, key: str) -> ExitView:
         """One exit with its hosts, the most blocked first and 100 at most, and its budgets. Raises NotFound."""
 
+    async def matrix(self, pool: str, *, hosts: int = 30, exits: int = 50) -> EgressMatrix:
+        """Which exits of a pool are blocked at which hosts, the most blocked hosts and exits first."""
+
     async def rest(self, pool: str, key: str, seconds: float | None, *, by: str = "") -> ExitView:
         """Nobody uses the exit for so many seconds, or until it is freed; then it is good, without a trial."""
 
@@ -451,12 +505,71 @@ class Sessions(Protocol):
         """The sessions by scraper and identity, without their content."""
 
 
+class Access(Protocol):
+    """Tokens and browser sessions of `shoal serve`, each known by the digest of its secret, which is not stored.
+
+    The clock of the ledger decides when they end.
+    """
+
+    async def add_token(
+        self, name: str, role: Role, digest: bytes, *, seconds: float | None = None, by: str = ""
+    ) -> AccessToken | None:
+        """Add a token that is valid for so many seconds, or until it is removed. None: the name is in use."""
+
+    async def tokens(self) -> list[AccessToken]:
+        """All tokens by name, expired ones too; 1,000 at most."""
+
+    async def has_token(self) -> bool:
+        """Whether any token is valid."""
+
+    async def remove_token(self, name: str, *, by: str = "") -> bool:
+        """Remove a token and end its sessions. False: there is none."""
+
+    async def find_token(self, digest: bytes) -> AccessGrant | None:
+        """What the token with this digest gives; None when there is none or it has expired."""
+
+    async def start_session(
+        self, token_id: int, digest: bytes, *, seconds: float, idle_seconds: float, by: str = ""
+    ) -> AccessGrant | None:
+        """Start a session that ends after so many seconds, or as many without use. None: the token is not valid."""
+
+    async def find_session(self, digest: bytes) -> AccessGrant | None:
+        """What the session with this digest gives; None when there is none or it has ended."""
+
+    async def record_use(self, token_id: int, session: bytes | None = None) -> None:
+        """Record that a token, and its session, are in use; at most one write a minute."""
+
+    async def end_session(self, digest: bytes, *, by: str = "") -> bool:
+        """End a session. False: there is none."""
+
+
 class StoredSettings(Protocol):
     async def put(self, scope: str, value: Mapping[str, Any], *, by: str = "") -> int:
         """Store a new version for a scope such as `global` or `scraper:india`. Returns the version."""
 
     async def get(self, scope: str) -> tuple[int, dict[str, Any]] | None:
         """Newest version and value. Heartbeats carry the newest version of all scopes."""
+
+    async def list(self, *, limit: int = 200) -> list[StoredSettingsView]:
+        """The newest version of each scope, by scope."""
+
+
+class WorkerPools(Protocol):
+    """Pools of workers, each a process that supervises them on one machine."""
+
+    async def register(self, spec: WorkerPoolSpec) -> None:
+        """Make a pool known. Pools that ended or fell silent a week ago are forgotten."""
+
+    async def report(self, pool: str, *, workers: int, wanted: int, stopping: bool) -> bool:
+        """Record that the pool is there, and its size. False: it has ended, or is not known."""
+
+    async def end(self, pool: str, why: str = "") -> bool:
+        """Record that the pool has ended. False: it had ended before, or is not known."""
+
+    async def get(self, pool: str) -> WorkerPoolView | None: ...
+
+    async def list(self, *, scraper: str | None = None, ended: bool = False, limit: int = 100) -> list[WorkerPoolView]:
+        """Newest first; with `ended` also those that have ended."""
 
 
 class Locks(Protocol):
@@ -508,10 +621,40 @@ class Steering(Protocol):
         """
 
 
+class FailureGroups(Protocol):
+    """Dead items of a run that failed alike. An item that is retried or replayed leaves its group.
+
+    Upkeep puts dead items into groups some time after their death; until then they are counted as ungrouped.
+    """
+
+    async def group(self, run_id: str, *, at_most: int = 1_000) -> int:
+        """Put up to so many ungrouped items into groups now. Returns how many."""
+
+    async def list(
+        self, run_id: str, *, muted: bool | None = None, cursor: str | None = None, limit: int = 50
+    ) -> FailurePage:
+        """The groups that have items, the one with the newest death first; only muted ones, or only others."""
+
+    async def get(self, run_id: str, failure: int) -> FailureView: ...
+
+    async def mute(self, run_id: str, failure: int, *, by: str = "") -> FailureView:
+        """Hide a group in lists. Alerts do not change."""
+
+    async def unmute(self, run_id: str, failure: int, *, by: str = "") -> FailureView: ...
+
+    async def ungrouped(self, run_id: str, *, cursor: str | None = None, limit: int = 50) -> CursorPage[FailedItem]:
+        """Dead items that are in no group yet."""
+
+
 class Reads(Protocol):
     async def stats(self, run_id: str, *, stage: str | None = None) -> Counts: ...
 
     async def partitions(self, run_id: str) -> list[PartitionProgress]: ...
+
+    async def partition_page(
+        self, run_id: str, *, stage: str | None = None, cursor: str | None = None, limit: int = 50
+    ) -> CursorPage[PartitionProgress]:
+        """Partitions by stage and name, with their rates of the last minutes."""
 
     async def workers(self, run_id: str, *, minutes: int = 60) -> list[WorkerProgress]:
         """Per worker: leased now, done, dead and skipped in the last minutes; most done first."""
@@ -524,6 +667,17 @@ class Reads(Protocol):
     ) -> CursorPage[ItemView]:
         """In the order they were enqueued. A page may be short, even empty, while its cursor says that more follow."""
 
+    async def count_items(
+        self, run_id: str, which: ItemFilter = ALL_ITEMS, *, at_most: int = 10_000, seconds: float = 0.05
+    ) -> ItemCount:
+        """How many items match, counted up to `at_most` and for so many seconds.
+
+        Exact, however many, for a filter by states, stage and partition only.
+        """
+
+    async def children(self, run_id: str, item: int, *, limit: int = 50) -> tuple[ChildItem, ...]:
+        """Items that this one enqueued, in the order of their numbers."""
+
     async def item(
         self, run_id: str, *, id: int | None = None, key: str | None = None, stage: str | None = None
     ) -> ItemView:
@@ -533,12 +687,18 @@ class Reads(Protocol):
 
     async def failed(self, run_id: str, *, cursor: str | None = None, limit: int = 50) -> CursorPage[FailedItem]: ...
 
+    async def errors(self, run_id: str, *, limit: int = 20, final: bool = False) -> list[AttemptError]:
+        """The attempts that failed last, newest first; with `final` only those after which the item is dead."""
+
     async def stale(self, *, older_than: float = 1800.0, limit: int = 100) -> list[StaleClaim]: ...
 
     async def results(
         self, run_id: str, *, stage: str | None = None, cursor: str | None = None, limit: int = 1000
     ) -> CursorPage[ResultRow]:
         """By item and n. With `stage` a page may be short, even empty, while its cursor says that more follow."""
+
+    async def item_results(self, run_id: str, item: int, *, limit: int = 20) -> tuple[ResultRow, ...]:
+        """The first records of an item."""
 
     async def results_by_record_key(
         self, run_id: str, *, cursor: str | None = None, limit: int = 1000
@@ -557,11 +717,37 @@ class Reads(Protocol):
         """The first and the last item of a run that have a record; None when none has."""
 
     async def events(
-        self, *, run_id: str | None = None, cursor: str | None = None, limit: int = 50
+        self,
+        *,
+        run_id: str | None = None,
+        actor: str | None = None,
+        action: str | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
     ) -> CursorPage[AuditEvent]:
-        """Newest first."""
+        """Newest first. `actor` as stored; `action` with a dot at its end means all that begin so (`run.`).
+
+        With `actor` or `action` a page may be short, even empty, while its cursor says that more follow.
+        """
+
+    async def history(
+        self, run_id: str, *, seconds: float, step: int, until: dt.datetime | None = None
+    ) -> list[HistoryPoint]:
+        """The run over the last `seconds` before `until` (now): a point for every `step` (whole minutes), oldest first.
+
+        Minutes are kept for two days of a run, then hours for 90 days: use `history_step`.
+        """
+
+    async def waiting_lanes(self, run_id: str, *, limit: int = 100) -> list[LaneView]:
+        """Lanes that items of the run wait for, those with most waiting items, of all runs, first.
+
+        All of them, or some hundreds when there are more: one with a hundredth of the run's items is among them.
+        """
 
     async def why_item(self, run_id: str, item: int) -> list[WaitReason]: ...
+
+    async def why_items(self, run_id: str, items: Sequence[int]) -> dict[int, WaitReason]:
+        """The first reason of each of these items, 200 at most, without its place in the queue."""
 
     async def why_run(self, run_id: str) -> list[WaitReason]: ...
 
@@ -571,6 +757,12 @@ class Upkeep(Protocol):
         """Periodic work of every worker: promote due items, reap dead workers, fold counts, finish runs. Cheap to call.
 
         It takes about a second at most, in short transactions; the next round of any worker continues.
+        """
+
+    async def sample(self) -> int:
+        """Store how the open runs stand, for their history: about once a minute, whoever of many processes calls.
+
+        Part of `run_once`. For a process that reads while no worker lives. Returns how many runs were sampled.
         """
 
     async def next_due(self, scope: Scope = ALL_WORK) -> float | None:
@@ -600,6 +792,9 @@ class Schema(Protocol):
 class Health(Protocol):
     async def check(self) -> HealthReport:
         """The ledger's clock and the state of its server, for `shoal doctor`."""
+
+    async def size_bytes(self) -> int:
+        """How large the database is."""
 
     def set_warning_handler(self, warn: Callable[[str], object]) -> None:
         """Set the function for warnings, such as that the database server has no connection left."""
@@ -637,13 +832,19 @@ class Ledger(Protocol):
     @property
     def sessions(self) -> Sessions: ...
     @property
+    def access(self) -> Access: ...
+    @property
     def settings(self) -> StoredSettings: ...
+    @property
+    def pools(self) -> WorkerPools: ...
     @property
     def locks(self) -> Locks: ...
     @property
     def steering(self) -> Steering: ...
     @property
     def reads(self) -> Reads: ...
+    @property
+    def failures(self) -> FailureGroups: ...
     @property
     def upkeep(self) -> Upkeep: ...
     @property

@@ -13,12 +13,13 @@ import msgspec
 
 from shoal.errors import InvalidSetting, LedgerCorrupt, UsageError
 from shoal.ledger.explain import Scaling
+from shoal.model.access import AccessGrant, AccessToken, Role
 from shoal.model.egress import ExitState, ExitView
 from shoal.model.item import ItemState
 from shoal.model.lane import LanePolicy, LaneView
 from shoal.model.run import Run, RunState
 from shoal.model.views import AttemptView, AuditEvent, ItemView, LockView
-from shoal.model.worker import Scope, WorkerReport, WorkerState, WorkerView
+from shoal.model.worker import Scope, WorkerPoolView, WorkerReport, WorkerState, WorkerView
 
 T = TypeVar("T")
 MAX_PAGE = 100_000
@@ -142,6 +143,31 @@ def attempt_from(row: Row) -> AttemptView:
 
 
 @_checked_read
+def token_from(row: Row) -> AccessToken:
+    return AccessToken(
+        id=row["id"],
+        name=row["name"],
+        role=Role(row["role"]),
+        created_at=row["created_at"],
+        created_by=row["created_by"],
+        expires_at=row["expires_at"],
+        used_at=row["used_at"],
+        expired=bool(row["expired"]),
+    )
+
+
+@_checked_read
+def grant_from(row: Row) -> AccessGrant:
+    return AccessGrant(
+        token_id=row["token_id"],
+        name=row["name"],
+        role=Role(row["role"]),
+        expires_at=row["expires_at"],
+        idle_seconds=row["idle_seconds"],
+    )
+
+
+@_checked_read
 def event_from(row: Row) -> AuditEvent:
     return AuditEvent(
         id=row["id"],
@@ -164,6 +190,12 @@ def lock_from(row: Row) -> LockView:
         finished_at=row["finished_at"],
         value=msgspec.json.decode(row["value"]),
     )
+
+
+@_checked_read
+def worker_pool_from(row: Row) -> WorkerPoolView:
+    fields = {name: row[name] for name in WorkerPoolView.__struct_fields__}
+    return WorkerPoolView(**{**fields, "stopping": bool(fields["stopping"])})
 
 
 @_checked_read

@@ -146,9 +146,9 @@ class BaseRuns(ABC):
         return await self.get(rows[0]["id"]) if rows else None
 
     async def record_event(
-        self, run_id: str, action: str, subject: str, detail: Mapping[str, Any], *, by: str = ""
+        self, run_id: str | None, action: str, subject: str, detail: Mapping[str, Any], *, by: str = ""
     ) -> None:
-        no = (await self._catalog.run(run_id)).no
+        no = None if run_id is None else (await self._catalog.run(run_id)).no
         text = json_text(detail, "detail", PAYLOAD_BYTES, InvalidSetting)
         await self._queryable.fetch(self._sql["insert_event"], no, by, action, subject, text)
 

@@ -75,3 +75,6 @@ class SqlHealth:
 
     async def check(self) -> HealthReport:
         return HealthReport(**dict(await self._queryable.row(self._sql["health"])))
+
+    async def size_bytes(self) -> int:
+        return int((await self._queryable.row(self._sql["ledger_size"]))["bytes"])

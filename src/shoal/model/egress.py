@@ -197,6 +197,33 @@ class ExitView(msgspec.Struct, frozen=True, kw_only=True):
     budgets: tuple[BudgetView, ...] = ()
 
 
+class BlockedCell(msgspec.Struct, frozen=True, kw_only=True):
+    """An exit at a host that has blocked it. `until`: seconds for which it is still blocked there, or None."""
+
+    host: str
+    blocked: int
+    succeeded: int
+    until: float | None
+
+
+class MatrixRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An exit with the hosts that have blocked it."""
+
+    key: str
+    label: str
+    state: ExitState
+    cells: tuple[BlockedCell, ...]
+
+
+class EgressMatrix(msgspec.Struct, frozen=True, kw_only=True):
+    """Exits of a pool and the hosts that block them, the most blocked first. `complete`: none was left out."""
+
+    pool: str
+    hosts: tuple[str, ...]
+    exits: tuple[MatrixRow, ...]
+    complete: bool
+
+
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     """A pool in the ledger: its exits by state (only listed ones), and how many workers use it.
 
@@ -221,7 +248,8 @@ class BudgetView(msgspec.Struct, frozen=True, kw_only=True):
     `free` does not.
 
     `reset_seconds`: until it is full again; None when it is full. `from_site`: the site told these numbers. `resting`:
-    the site asked for a pause, which ends after `reset_seconds`.
+    the site asked for a pause, which ends after `reset_seconds`. `per_minute`: calls granted per minute of late; None
+    when none were. `empty_in_seconds`: when it runs out at this pace; None when it is full again before that.
     """
 
     resource: str
@@ -231,6 +259,8 @@ class BudgetView(msgspec.Struct, frozen=True, kw_only=True):
     reset_seconds: float | None = None
     from_site: bool = False
     resting: bool = False
+    per_minute: float | None = None
+    empty_in_seconds: float | None = None
 
 
 class BudgetPolicy(msgspec.Struct, frozen=True):

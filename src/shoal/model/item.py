@@ -85,7 +85,8 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 class ClaimedItem(msgspec.Struct, frozen=True, gc=False):
     """An item that a worker has claimed, with its lease.
 
-    `paced`: its lane has a delay, so its start must be reserved (`Lanes.reserve`).
+    `paced`: its lane has a delay, so its start must be reserved (`Lanes.reserve`). `waited`: seconds from the time it
+    became claimable until its claim; None when unknown, because the answer to the claim was lost.
     """
 
     item: int
@@ -105,6 +106,7 @@ class ClaimedItem(msgspec.Struct, frozen=True, gc=False):
     paced: bool = False
     request_json: str | None = None
     depth: int = 0
+    waited: float | None = None
 
     @property
     def lease(self) -> Lease:

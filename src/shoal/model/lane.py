@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import re
 
@@ -140,6 +141,30 @@ class LaneView(msgspec.Struct, frozen=True, kw_only=True):
     visiting: int = 0
 
 
+class LaneProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """A lane with the items of one run in it, or of all runs.
+
+    `ended`: of one run only. Both are counted up to a limit; beyond it `waiting_is_at_least`, `ended_is_at_least`.
+    """
+
+    lane: LaneView
+    waiting: int
+    leased: int
+    ended: int | None = None
+    waiting_is_at_least: bool = False
+    ended_is_at_least: bool = False
+
+
+class LaneSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt on an item of a lane. `end` and `outcome` are None while it runs."""
+
+    item: int
+    name: str
+    begin: dt.datetime
+    end: dt.datetime | None
+    outcome: str | None
+
+
 def parse_rate(text: str) -> float:
     """Seconds between two starts: `2/s` is 0.5. Raises InvalidSetting for what is not a rate."""
     # str() because an author may write a bare number, which is refused like other text that is not a rate.
@@ -162,3 +187,23 @@ def parse_rate(text: str) -> float:
             remedy=_EXAMPLES,
         )
     return pause
+
+
+def lane_eta(lane: LaneView, item_seconds: float | None = None) -> tuple[float, float] | None:
+    """The shortest and the longest time in seconds until the items of a lane have ended, as it is now.
+
+    `item_seconds`: how long an attempt takes, if known. The items that wait start one by one, as the delay and the
+    limit allow; new items and retries are not foreseen. None when the lane is paused: an operator decides.
+    """
+    left = lane.waiting + lane.taken
+    if left == 0:
+        return 0.0, 0.0
+    if lane.paused:
+        return None
+    policy, each = lane.policy, item_seconds or 0.0
+    starts = lane.waiting + lane.unstarted
+    # The last start comes after the delays between all starts, or after the turns that the limit allows.
+    turns = max(0.0, math.ceil(left / policy.limit) - 1) * each
+    low, high = (max((starts - 1) * delay, turns) for delay in (policy.delay_min, policy.delay_max))
+    begin = max(lane.blocked_seconds, lane.next_seconds if starts else 0.0)
+    return begin + max(0.0, low) + each, begin + max(0.0, high) + each

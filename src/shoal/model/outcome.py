@@ -91,7 +91,8 @@ class FinishedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """A finished attempt, as a worker commits it.
 
     `records` are JSON texts (see `record_text`); `record_keys` is empty or has the key of each of them. Follow-ups that
-    are prepared are not checked again. Records and follow-ups are stored when the item is done or dead.
+    are prepared are not checked again. Records and follow-ups are stored when the item is done or dead. `seconds`: how
+    long the attempt took; `waited`: from the time the item became claimable until it began, None when unknown.
     """
 
     lease: Lease
@@ -101,6 +102,7 @@ class FinishedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     follow_ups: tuple[NewItem | PreparedItem, ...] = ()
     seconds: float = 0.0
     detail: Mapping[str, Any] | None = None
+    waited: float | None = None
 
 
 class RedirectVisit(msgspec.Struct, frozen=True, kw_only=True):

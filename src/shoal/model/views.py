@@ -129,14 +129,28 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ItemFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects items of a run. `error` matches a part of the message; `ids` selects them one by one."""
+    """Selects items of a run. `error` matches a part of the message; `ids` selects them one by one.
+
+    `lane`: the name of a lane, shared or of the run. `failure`: the number of a group of dead items. `text`: a part of
+    the key or the URL; the item whose key or URL it is comes first.
+    """
 
     ids: tuple[int, ...] = ()
     states: tuple[ItemState, ...] = ()
     stage: str | None = None
     partition: str | None = None
+    lane: str | None = None
     outcome: str | None = None
     error: str | None = None
+    failure: int | None = None
+    text: str | None = None
+
+
+class ItemCount(msgspec.Struct, frozen=True):
+    """How many items match a filter; with `is_at_least` there may be more."""
+
+    count: int
+    is_at_least: bool
 
 
 class ItemView(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,6 +200,19 @@ class FailedItem(msgspec.Struct, frozen=True, kw_only=True):
     failed_at: dt.datetime
 
 
+class AttemptError(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt that failed. `final`: its item is dead; otherwise it is tried again."""
+
+    at: dt.datetime
+    item: int
+    stage: str
+    name: str
+    worker: str | None
+    outcome: str
+    error: str | None
+    final: bool
+
+
 class StaleClaim(msgspec.Struct, frozen=True, kw_only=True):
     item: int
     run_id: str
@@ -222,17 +249,48 @@ class SortedResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorkerProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker has leased and what it ended. `attempts`: all that ended, with retries; `seconds`: they took."""
+
     worker: str
     leased: int
     done: int
     dead: int
     skipped: int
+    attempts: int = 0
+    seconds: float = 0.0
 
 
 class PartitionProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """`rate`: items that ended per minute in the last minutes; None when it was not read."""
+
     stage: str
     partition: str
     counts: Counts
+    rate: float | None = None
+
+    @property
+    def eta_seconds(self) -> float | None:
+        """Until its items have ended at this rate; None when nobody can tell."""
+        if not self.counts.remaining:
+            return 0.0
+        return 60 * self.counts.remaining / self.rate if self.rate else None
+
+
+class ChildItem(msgspec.Struct, frozen=True, kw_only=True):
+    """An item that another one enqueued."""
+
+    id: int
+    stage: str
+    name: str
+    state: ItemState
+
+
+class HeldItem(msgspec.Struct, frozen=True, kw_only=True):
+    """An item that a worker has leased."""
+
+    id: int
+    run_id: str
+    name: str
 
 
 class WaitReason(msgspec.Struct, frozen=True, kw_only=True):
@@ -274,6 +332,16 @@ class LockView(msgspec.Struct, frozen=True, kw_only=True):
     until: dt.datetime
     finished_at: dt.datetime | None
     value: Mapping[str, Any]
+
+
+class StoredSettingsView(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest version of the settings of a scope, and who stored it."""
+
+    scope: str
+    version: int
+    value: Mapping[str, Any]
+    by: str
+    at: dt.datetime
 
 
 class AuditEvent(msgspec.Struct, frozen=True, kw_only=True):

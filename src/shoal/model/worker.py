@@ -14,6 +14,8 @@ from shoal.model.egress import EgressWait
 
 DEFAULT_LEASE_SECONDS = 30.0
 MAX_REPORTED_ITEMS = 100
+# A pool reports this often at least; without a report for so long it is gone.
+POOL_REPORT_SECONDS, POOL_LOST_SECONDS = 5.0, 20.0
 
 
 class WorkerState(StrEnum):
@@ -113,6 +115,61 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     def alive(self) -> bool:
         """Present, and its heartbeat is not older than its lease; otherwise the ledger declares it lost."""
         return self.state in PRESENT_STATES and self.silent_seconds <= self.lease_seconds
+
+
+class WorkerPoolSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool that registers. `process`: which process has the pid, so that a reused pid is not mistaken for it.
+
+    `logs`: the folder of its log files. `by`: who started it.
+    """
+
+    id: str
+    scraper: str
+    run_id: str
+    node: str
+    pid: int
+    process: str
+    logs: str = ""
+    by: str = ""
+    wanted: int = 0
+
+
+class WorkerPoolView(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool in the ledger. `workers`: processes that run. `wanted`: how many there shall be.
+
+    `silent_seconds`: since it last reported. A pool that ended has `ended_at`, and says in `why` how.
+    """
+
+    id: str
+    scraper: str
+    run_id: str
+    node: str
+    pid: int
+    process: str
+    logs: str
+    by: str
+    workers: int
+    wanted: int
+    stopping: bool
+    why: str
+    started_at: dt.datetime
+    ended_at: dt.datetime | None
+    silent_seconds: float
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine with its registered workers: how many, how many of them are alive and draining, and what they hold.
+
+    `versions`: of Shoal, as its workers report them.
+    """
+
+    node: str
+    workers: int
+    live: int
+    draining: int
+    leased: int
+    versions: tuple[str, ...]
+    started_at: dt.datetime
 
 
 def new_worker_id(node: str | None = None) -> str:

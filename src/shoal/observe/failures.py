@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import re
+import datetime as dt
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 import msgspec
 
 from shoal.ledger.protocols import Ledger
+from shoal.model.failures import FailureView, first_line, message_shape
 from shoal.model.views import FailedItem
 from shoal.observe.formatting import printable
 
 MAX_FAILURES_READ = 10_000
 PAGE_SIZE = 2_000
-MAX_MESSAGE_LENGTH = 200
-_URL = re.compile(r"\w+://\S+")
-_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
-# Three digits may be a status code and are kept; other numbers, hex ids and decimals differ between items.
-_NUMBER = re.compile(r"(?<!\w)(?!\d{3}(?![\w.]))(?:0x)?\d[\da-fA-F]*(?:\.\d+)?(?!\w)")
 
 
 class FailureCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +54,8 @@ class FailureCount(msgspec.Struct, frozen=True, kw_only=True):
 class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Dead items with the same outcome and normalized `message`; `sample` is the full error of the item `example`.
 
-    `last`: the URL or key of the one that died last.
+    `last`: the URL or key of the one that died last. `failure_ids`: the groups of the ledger that it consists of, by
+    stage and host, the largest first; items that are in no group yet have none.
     """
 
     outcome: str
@@ -67,6 +64,7 @@ class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
     items: int
     example: int
     last: str
+    failure_ids: tuple[int, ...] = ()
 
     @property
     def display_text(self) -> str:
@@ -98,48 +96,69 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_failures(ledger: Ledger, run_id: str, *, limit: int = MAX_FAILURES_READ) -> Failures:
-    """Read at most `limit` dead items of a run and group them."""
-    found: list[FailedItem] = []
+    """The dead items of a run, from the groups of the ledger, and of those in no group yet at most `limit`."""
+    parts: list[_Part] = []
     cursor: str | None = None
-    while len(found) < limit:
-        page = await ledger.reads.failed(run_id, cursor=cursor, limit=min(PAGE_SIZE, limit - len(found)))
-        found += page.rows
+    while True:
+        groups = await ledger.failures.list(run_id, cursor=cursor, limit=PAGE_SIZE)
+        parts += [_part_of_group(view) for view in groups.rows]
+        cursor = groups.cursor
+        if cursor is None:
+            break
+    read = 0
+    while groups.ungrouped and read < limit:
+        page = await ledger.failures.ungrouped(run_id, cursor=cursor, limit=min(PAGE_SIZE, limit - read))
+        parts += [_part_of_item(item) for item in page.rows]
+        read += len(page.rows)
         cursor = page.cursor
         if cursor is None:
             break
-    return Failures(groups=group_failures(found), items_read=len(found), complete=cursor is None)
+    return Failures(groups=_merged(parts), items_read=sum(part.items for part in parts), complete=cursor is None)
 
 
 def group_failures(failed: Iterable[FailedItem]) -> tuple[FailureGroup, ...]:
-    counts: dict[tuple[str, str], int] = {}
-    examples: dict[tuple[str, str], FailedItem] = {}
-    last: dict[tuple[str, str], FailedItem] = {}
-    for item in failed:
-        group = (item.outcome, normalize_message(item.error_message or ""))
-        counts[group] = counts.get(group, 0) + 1
-        examples.setdefault(group, item)
-        if group not in last or item.failed_at >= last[group].failed_at:
-            last[group] = item
-    largest_first = sorted(counts, key=lambda group: (-counts[group], group))
-    return tuple(
-        FailureGroup(
-            outcome=group[0],
-            message=group[1],
-            sample=first_line(examples[group].error_message or ""),
-            items=counts[group],
-            example=examples[group].item,
-            last=last[group].url,
+    return _merged(map(_part_of_item, failed))
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """A group of the ledger, or one item."""
+
+    outcome: str
+    shape: str
+    items: int
+    error: str
+    item: int
+    name: str
+    last_at: dt.datetime
+    failure: int | None = None
+
+
+def _part_of_group(view: FailureView) -> _Part:
+    return _Part(view.outcome, view.shape, view.items, view.error, view.item, view.name, view.last_at, view.id)
+
+
+def _part_of_item(item: FailedItem) -> _Part:
+    error = item.error_message or ""
+    return _Part(item.outcome, message_shape(error), 1, error, item.item, item.url, item.failed_at)
+
+
+def _merged(parts: Iterable[_Part]) -> tuple[FailureGroup, ...]:
+    kinds: dict[tuple[str, str], list[_Part]] = {}
+    for part in parts:
+        kinds.setdefault((part.outcome, part.shape), []).append(part)
+    groups = []
+    for (outcome, shape), same in kinds.items():
+        newest = max(same, key=lambda part: part.last_at)
+        by_size = sorted(same, key=lambda part: -part.items)
+        groups.append(
+            FailureGroup(
+                outcome=outcome,
+                message=shape,
+                sample=first_line(same[0].error),
+                items=sum(part.items for part in same),
+                example=same[0].item,
+                last=newest.name,
+                failure_ids=tuple(part.failure for part in by_size if part.failure is not None),
+            )
         )
-        for group in largest_first
-    )
-
-
-def normalize_message(message: str) -> str:
-    """The first line of a message, with URLs, quoted text and numbers replaced by placeholders."""
-    return _NUMBER.sub("N", _QUOTED.sub("'...'", _URL.sub("URL", message.strip().partition("\n")[0])))[
-        :MAX_MESSAGE_LENGTH
-    ]
-
-
-def first_line(message: str) -> str:
-    return message.strip().partition("\n")[0][:MAX_MESSAGE_LENGTH]
+    return tuple(sorted(groups, key=lambda group: (-group.items, group.outcome, group.message)))

@@ -26,6 +26,16 @@ def format_duration(seconds: float) -> str:
     return f"{hours // 24}d{hours % 24}h"
 
 
+def format_latency(seconds: float | None) -> str:
+    """`0.4ms`, `12ms`, `850ms`, then as `format_duration`; `-` for None."""
+    if seconds is None:
+        return "-"
+    milliseconds = seconds * 1_000
+    if milliseconds < 9.95:
+        return f"{milliseconds:.1f}".removesuffix(".0") + "ms"
+    return f"{milliseconds:.0f}ms" if milliseconds < 999.5 else format_duration(seconds)
+
+
 def format_percent(share: float) -> str:
     """A whole percentage, rounded down: 0% means none and 100% means all."""
     if 0 < share < 0.01:

@@ -125,7 +125,7 @@ async def follow_run(
 
     Reports an outage of the ledger once and polls until it is over. Raises NotFound when the run is removed.
     """
-    meter, gate_cache, ledger_is_down = Meter(), _GateCache(ledger, run_id), False
+    meter, gate_cache, ledger_is_down = Meter(), GateCache(ledger, run_id), False
     while True:
         try:
             snapshot = await take_snapshot(ledger, run_id, gates=await gate_cache.gates())
@@ -172,7 +172,7 @@ class LedgerFailures:
         return self._read
 
 
-class _GateCache:
+class GateCache:
     """The gates of a run, read again only as often as MAX_GATES_SHARE allows."""
 
     def __init__(self, ledger: Ledger, run_id: str) -> None:

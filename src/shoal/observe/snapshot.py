@@ -13,6 +13,18 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from shoal.ledger.protocols import Ledger
+from shoal.model.causes import (
+    ANY_LANE,
+    DEAD_WORKERS,
+    DELAY_CAUSES,
+    DISK_FULL,
+    EGRESS,
+    FREE_WORKERS,
+    LANE_CAUSES,
+    NO_WORKER,
+    RUN_CAUSES,
+    egress_cause,
+)
 from shoal.model.egress import PoolView
 from shoal.model.run import Run, RunState
 from shoal.model.views import Counts, PartitionProgress, WaitReason, sum_counts
@@ -20,35 +32,10 @@ from shoal.model.worker import WorkerView
 from shoal.observe.formatting import format_time, pluralize
 
 ENDED = (RunState.FINISHED, RunState.CANCELLED)
-# Gates that concern the whole run.
-_RUN_GATES = {
-    "run_paused": "the run is paused",
-    "run_finished": "nothing",
-    "run_cancelled": "nothing",
-    "unsealed": "more items",
-    "nothing_left": "nothing",
-}
 _NO_ITEMS_GATES = ("unsealed", "nothing_left")
-_LANE_GATES = {
-    "lane_paused": "paused lane",
-    "lane_blocked": "rate limit of the site",
-    "lane_order": "earlier items of their groups",
-    "lane_limit": "host limit",
-    "lane_delay": "host delay",
-}
-_DELAYS = {
-    "delayed_retry": "retries",
-    "delayed_throttled": "rate limit of the site",
-    "delayed_egress": "egress",
-    "delayed_not_before": "a set time",
-    "delayed_blocked": "rate limit of the site",
-    "delayed_order": "earlier items of their groups",
-    "delayed_lane": "host delay",
-}
 # Delayed items that keep their place in a lane are counted with the items waiting for that lane.
 _IN_LANES = ("delayed_blocked", "delayed_order", "delayed_lane")
 _LANES = "lanes"
-_EGRESS = "egress"
 _DEAD = "held_by_dead"
 VERSION_SKEW_REMEDY = (
     "Unless an upgrade is in progress, stop the old workers (`shoal workers stop`); each finishes its items first."
@@ -111,7 +98,7 @@ def find_bottleneck(counts: Counts, gates: Sequence[WaitReason]) -> Bottleneck:
     by_code: dict[str, WaitReason] = {}
     for gate in gates:
         by_code.setdefault(gate.code, gate)
-    for code, cause in _RUN_GATES.items():
+    for code, cause in RUN_CAUSES.items():
         if counts.remaining and code in _NO_ITEMS_GATES:
             continue  # the gates are slightly older than the counts
         if code in by_code:
@@ -119,11 +106,11 @@ def find_bottleneck(counts: Counts, gates: Sequence[WaitReason]) -> Bottleneck:
     if counts.remaining == 0:
         return Bottleneck("nothing")
     if "ledger_full" in by_code:
-        return Bottleneck("space on the ledger's disk", text=by_code["ledger_full"].text, blocks_run=True)
+        return Bottleneck(DISK_FULL, text=by_code["ledger_full"].text, blocks_run=True)
     if "no_worker" in by_code and counts.leased <= _held_by_dead(by_code):
         text = " ".join(by_code[code].text for code in ("no_worker", _DEAD) if code in by_code)
-        return Bottleneck("a live worker", text=text, blocks_run=True)
-    return _largest_group(counts, by_code, [gate for gate in gates if gate.code == _EGRESS])
+        return Bottleneck(NO_WORKER, text=text, blocks_run=True)
+    return _largest_group(counts, by_code, [gate for gate in gates if gate.code == EGRESS])
 
 
 def _held_by_dead(by_code: dict[str, WaitReason]) -> int:
@@ -137,13 +124,13 @@ def _largest_group(counts: Counts, by_code: dict[str, WaitReason], no_exit: Sequ
     groups = {
         "leased": counts.leased - dead,
         _DEAD: dead,
-        _EGRESS: held,
+        EGRESS: held,
         "ready": max(0, counts.ready - held),
         _LANES: counts.waiting - max(0, held - counts.ready),
     }
-    for code in _DELAYS:
+    for code in DELAY_CAUSES:
         if code in by_code:
-            group = _LANES if code in _IN_LANES else _EGRESS if code == "delayed_egress" else code
+            group = _LANES if code in _IN_LANES else EGRESS if code == "delayed_egress" else code
             groups[group] = groups.get(group, 0) + (by_code[code].items or 0)
     largest = max(groups, key=lambda group: groups[group])
     # Delayed items are counted up to a limit, and the counts may be slightly older.
@@ -152,42 +139,41 @@ def _largest_group(counts: Counts, by_code: dict[str, WaitReason], no_exit: Sequ
         case "leased":
             return Bottleneck("nothing", text=by_code["leased"].text if "leased" in by_code else "")
         case "held_by_dead":
-            return Bottleneck("items of dead workers", share, by_code[_DEAD].text)
+            return Bottleneck(DEAD_WORKERS, share, by_code[_DEAD].text)
         case "ready":
             gate = by_code.get("no_worker", by_code.get("ready"))
-            return Bottleneck("free workers", share, gate.text if gate else "")
+            return Bottleneck(FREE_WORKERS, share, gate.text if gate else "")
         case "lanes":
             return _lane_bottleneck(by_code, share)
         case "egress":
             return _egress_bottleneck(by_code, share)
         case code:
-            return Bottleneck(_DELAYS[code], share, by_code[code].text)
+            return Bottleneck(DELAY_CAUSES[code], share, by_code[code].text)
 
 
 def _egress_bottleneck(by_code: dict[str, WaitReason], share: float) -> Bottleneck:
     """The pool with most items, with the time when it may go on."""
-    gate = by_code.get(_EGRESS, by_code.get("delayed_egress"))
+    gate = by_code.get(EGRESS, by_code.get("delayed_egress"))
     if gate is None:
-        return Bottleneck(_EGRESS, share)
+        return Bottleneck(EGRESS, share)
     text = gate.text
     if gate.until is not None:
         text += f" It may go on at {format_time(gate.until)}."
     elif gate.since is not None:
         text += f" It has waited since {format_time(gate.since)}."
-    cause = _EGRESS if gate.code != _EGRESS else f"{_EGRESS} {gate.pool}" if gate.pool else "a login"
-    return Bottleneck(cause, share, text)
+    return Bottleneck(egress_cause(gate) if gate.code == EGRESS else EGRESS, share, text)
 
 
 def _lane_bottleneck(by_code: dict[str, WaitReason], share: float) -> Bottleneck:
     """The cause at the busiest lane, which the ledger lists first."""
     for code, gate in by_code.items():
-        if code in _LANE_GATES:
-            return Bottleneck(_LANE_GATES[code], share, gate.text)
+        if code in LANE_CAUSES:
+            return Bottleneck(LANE_CAUSES[code], share, gate.text)
     for code in _IN_LANES:
         if code in by_code:
-            return Bottleneck(_DELAYS[code], share, by_code[code].text)
+            return Bottleneck(DELAY_CAUSES[code], share, by_code[code].text)
     # The gates are slightly older than the counts: the next snapshot names the cause.
-    return Bottleneck("their lanes", share, by_code["waiting"].text if "waiting" in by_code else "")
+    return Bottleneck(ANY_LANE, share, by_code["waiting"].text if "waiting" in by_code else "")
 
 
 class VersionSkew(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack, nullcontext
 from decimal import Decimal
 from pathlib import Path
@@ -20,17 +20,20 @@ from shoal.fleet.collection.scraper import PAGE, Summary, collection_scraper, su
 from shoal.fleet.process import EXIT_SECONDS, ProcessLimits, child_environment, give_up_on_signals
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import OPEN_STATES, ItemState
-from shoal.model.run import COLLECTION_SCRAPER_PREFIX, Run
-from shoal.model.views import ItemFilter, ItemView
+from shoal.model.run import COLLECTION_KEY_PREFIX, COLLECTION_SCRAPER_PREFIX, Run
+from shoal.model.views import Counts, ItemFilter, ItemView
 from shoal.notify.delivery import check_addresses
 from shoal.observe.formatting import pluralize
 from shoal.service.begin import FillProgress, RunChoice, RunPlan, begin_lock, plan_owned_run
 from shoal.service.events import Event, Host, ignore
+from shoal.service.lookup import MAX_RUNS_READ, is_collection_member
 from shoal.service.run import RunRequest, begin_run, execute_run
 from shoal.wiring import ledger_context, sqlite_path
 from shoal.worker.state import StopReason
 
 NO_DEAD = DeadLimit(Decimal(0), False)
+MAX_COLLECTIONS = 50
+MAX_MEMBERS = 500
 
 
 class CollectionRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +54,19 @@ class CollectionRequest(msgspec.Struct, frozen=True, kw_only=True):
     sequential: bool = False
     overrides: Mapping[str, str | None] = {}
     run: RunRequest = RunRequest()
+
+
+class CollectionView(msgspec.Struct, frozen=True, kw_only=True):
+    """A collection in its last run. `target`: its folder, when the configuration here names it.
+
+    `summary`: its members and groups; None when only the run was read.
+    """
+
+    name: str
+    run: Run
+    counts: Counts
+    target: str | None = None
+    summary: Summary | None = None
 
 
 class CollectionPlanned(Event, frozen=True, kw_only=True):
@@ -87,6 +103,53 @@ class CollectionReport(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     timed_out: bool = False
     refused: int = 0
+
+
+async def list_collections(ledger: Ledger, settings: Settings) -> list[CollectionView]:
+    """Return the collections with a recent run, and those of the configuration that ever ran, the newest run first."""
+    newest: dict[str, Run] = {}
+    for run in (await ledger.runs.list(limit=MAX_RUNS_READ)).rows:
+        if run.scraper.startswith(COLLECTION_SCRAPER_PREFIX):
+            found: Run | None = run
+        elif is_collection_member(run):
+            # Its members may be more than the runs that are read: each names the run of its collection.
+            found = await _collection_of(ledger, run, known=newest.values())
+        else:
+            continue
+        if found is not None:
+            newest.setdefault(found.scraper, found)
+    for name in settings.scrapers:
+        scraper = COLLECTION_SCRAPER_PREFIX + name
+        if scraper not in newest and (latest := await ledger.runs.latest(scraper)) is not None:
+            newest[scraper] = latest
+    runs = sorted(newest.values(), key=lambda run: -run.no)[:MAX_COLLECTIONS]
+    return [await _collection_view(ledger, settings, run) for run in runs]
+
+
+async def read_collection(ledger: Ledger, settings: Settings, name: str) -> CollectionView:
+    """Return a collection with the groups and members of its last run, at most 500 members. Raises NotFound."""
+    run = await ledger.runs.latest(COLLECTION_SCRAPER_PREFIX + name)
+    if run is None:
+        raise NotFound(f"There is no run of a collection {name!r}.", remedy="Run it first: shoal run FOLDER --all")
+    view = await _collection_view(ledger, settings, run)
+    return msgspec.structs.replace(view, summary=await summarize(ledger, run, most=MAX_MEMBERS))
+
+
+async def _collection_of(ledger: Ledger, member: Run, *, known: Iterable[Run]) -> Run | None:
+    run_id = (member.idempotency_key or "").removeprefix(COLLECTION_KEY_PREFIX).partition(" ")[0]
+    if any(run.id == run_id for run in known):
+        return None
+    try:
+        return await ledger.runs.get(run_id)
+    except NotFound:  # it was removed
+        return None
+
+
+async def _collection_view(ledger: Ledger, settings: Settings, run: Run) -> CollectionView:
+    name = run.scraper.removeprefix(COLLECTION_SCRAPER_PREFIX)
+    return CollectionView(
+        name=name, run=run, counts=await ledger.reads.stats(run.id), target=settings.scraper(name).target
+    )
 
 
 def collection_settings(settings: Settings, name: str) -> Settings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -83,6 +83,23 @@ async def list_pools(ledger: Ledger) -> list[PoolView]:
     return await ledger.exits.pools()
 
 
+async def find_pool(ledger: Ledger, pool: str) -> PoolView:
+    """A pool that workers have used. Raises NotFound."""
+    pools = await ledger.exits.pools()
+    found = next((view for view in pools if view.pool == pool), None)
+    if found is None:
+        raise _unknown_pool(pool, pools)
+    return found
+
+
+def _unknown_pool(pool: str, pools: Iterable[PoolView]) -> NotFound:
+    known = ", ".join(view.pool for view in pools) or "none"
+    return NotFound(
+        f"The ledger knows no pool {pool!r} (it knows: {known}).",
+        remedy="A pool is known from the first worker on that uses it; check the name.",
+    )
+
+
 async def list_exits(
     ledger: Ledger,
     kinds: tuple[PoolKind, ...],
@@ -97,11 +114,7 @@ async def list_exits(
     """
     pools = [view for view in await ledger.exits.pools() if view.kind in kinds]
     if pool is not None and pool not in {view.pool for view in pools}:
-        known = ", ".join(view.pool for view in pools) or "none"
-        raise NotFound(
-            f"The ledger knows no pool {pool!r} (it knows: {known}).",
-            remedy="A pool is known from the first worker on that uses it; check the name.",
-        )
+        raise _unknown_pool(pool, pools)
     for view in pools:
         if pool in (None, view.pool):
             async for each in _exits_of(ledger, view.pool, state):
@@ -254,8 +267,35 @@ async def check_proxies(
     return checks
 
 
+async def check_exit(settings: Settings, view: ExitView, *, url: str | None = None) -> ExitCheck:
+    """Check one proxy of a configured pool from this machine, as `check_proxies` does.
+
+    Raises NotFound when the configuration here does not have it, UsageError for what is no proxy.
+    """
+    config = settings.egress.get(view.pool)
+    if view.kind != "proxies":
+        raise UsageError(f"{view.label} is one of {view.kind}.", remedy="Only proxies can be tested from here.")
+    if config is None or config.kind != "proxies":
+        raise NotFound(
+            f"The configuration of this machine has no pool of proxies {view.pool!r}.",
+            remedy=f"Add [egress.{view.pool}] here, or test it on a machine that has it.",
+        )
+    checks = await _check_pool(settings, config, url, lambda _: None, key=view.key)
+    if not checks:
+        raise NotFound(
+            f"The list of {view.pool} on this machine does not have {view.label}.",
+            remedy="Test it on a machine whose workers use it.",
+        )
+    return checks[0]
+
+
 async def _check_pool(
-    settings: Settings, config: EgressConfig, url: str | None, on_check: Callable[[ExitCheck], object]
+    settings: Settings,
+    config: EgressConfig,
+    url: str | None,
+    on_check: Callable[[ExitCheck], object],
+    *,
+    key: str | None = None,
 ) -> list[ExitCheck]:
     from shoal.egress.lists import ListSource
     from shoal.wiring import build_fetcher
@@ -297,7 +337,7 @@ async def _check_pool(
         return page.status < 400, f"the site answered {page.status}"
 
     try:
-        exits = (await ListSource(config).read()).exits
+        exits = [exit_ for exit_ in (await ListSource(config).read()).exits if key in (None, exit_.key)]
         return list(await asyncio.gather(*(check(exit_) for exit_ in exits)))
     finally:
         await fetcher.close()

@@ -7,14 +7,14 @@ rows or reads an unbounded number of them.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.errors import InvalidSetting, NotFound
+from shoal.errors import InvalidSetting, NotFound, UnknownStage
 from shoal.ledger.protocols import ALL_ITEMS
-from shoal.model.item import RETRYABLE_STATES
+from shoal.model.item import FINAL_STATES, RETRYABLE_STATES
 from shoal.model.run import Run, RunState
 from shoal.model.views import CursorPage
 from shoal.service.lookup import LATEST, find_item, find_run, find_run_id, find_run_of
@@ -23,13 +23,25 @@ if TYPE_CHECKING:
     from shoal.export import Coverage
     from shoal.ledger.protocols import Ledger
     from shoal.model.lane import LaneView
-    from shoal.model.views import AttemptView, AuditEvent, Counts, ItemFilter, ItemView, ResultRow, WaitReason
+    from shoal.model.views import (
+        AttemptView,
+        AuditEvent,
+        ChildItem,
+        Counts,
+        ItemCount,
+        ItemFilter,
+        ItemView,
+        PartitionProgress,
+        ResultRow,
+        WaitReason,
+    )
     from shoal.model.worker import WorkerView
     from shoal.observe.failures import Failures
 
 RUN_STATES = tuple(state.value for state in RunState if state is not RunState.REMOVED)
 RUNS_PAGE = 100
 MAX_EVENTS = 20
+MAX_SHOWN = 20
 # A filter by error text may match few of very many items: the search ends after this time, with a cursor to continue.
 MAX_SEARCH_SECONDS, ENOUGH_SECONDS = 2.0, 0.2
 
@@ -56,6 +68,20 @@ class ItemDetail(msgspec.Struct, frozen=True, kw_only=True):
     item: ItemView
     attempts: tuple[AttemptView, ...]
     reasons: tuple[WaitReason, ...]
+
+
+class ItemPageDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """An item as its page shows it: with its first records and the items that it enqueued."""
+
+    detail: ItemDetail
+    results: tuple[ResultRow, ...]
+    children: tuple[ChildItem, ...]
+    more_children: bool
+
+    @property
+    def waiting_text(self) -> str:
+        """What it waits for in one sentence; empty when it has ended."""
+        return "" if self.detail.item.state in FINAL_STATES or not self.detail.reasons else self.detail.reasons[0].text
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,22 +178,68 @@ async def newest_active_run(ledger: Ledger) -> Run:
 
 
 async def list_items(
-    ledger: Ledger, run: str, which: ItemFilter = ALL_ITEMS, *, cursor: str | None = None, limit: int = 50
+    ledger: Ledger,
+    run: str,
+    which: ItemFilter = ALL_ITEMS,
+    *,
+    cursor: str | None = None,
+    limit: int = 50,
+    seconds: float = MAX_SEARCH_SECONDS,
 ) -> CursorPage[ItemView]:
     """Return items of a run in the order they were enqueued; with a cursor more may follow.
 
-    The page may be short, even empty: a filter that matches little is searched for about two seconds.
+    The page may be short, even empty: a filter that matches little is searched for about so many seconds.
     """
     found = await find_run(ledger, run)
     rows: list[ItemView] = []
     began = time.monotonic()
-    while time.monotonic() - began < (ENOUGH_SECONDS if rows else MAX_SEARCH_SECONDS):
+    while time.monotonic() - began < (min(ENOUGH_SECONDS, seconds) if rows else seconds):
         page = await ledger.reads.items(found.id, which, cursor=cursor, limit=limit - len(rows))
         rows += page.rows
         cursor = page.cursor
         if cursor is None or len(rows) == limit:
             break
     return CursorPage(tuple(rows), cursor)
+
+
+async def count_items(ledger: Ledger, run: str, which: ItemFilter = ALL_ITEMS) -> ItemCount:
+    """Return how many items match a filter, up to 10,000; exact for states, stage and partition."""
+    return await ledger.reads.count_items((await find_run(ledger, run)).id, which)
+
+
+async def explain_items(ledger: Ledger, run: str, items: Sequence[int]) -> dict[int, WaitReason]:
+    """Return what each of these items waits for, in one sentence; for a list of up to 200."""
+    return await ledger.reads.why_items((await find_run(ledger, run)).id, items)
+
+
+async def list_children(ledger: Ledger, run: str, item: int, *, limit: int = 50) -> tuple[ChildItem, ...]:
+    """Return the items that an item enqueued."""
+    return await ledger.reads.children((await find_run(ledger, run)).id, item, limit=limit)
+
+
+async def list_partitions(
+    ledger: Ledger, run: str, *, stage: str | None = None, cursor: str | None = None, limit: int = 50
+) -> CursorPage[PartitionProgress]:
+    """Return the partitions of a run by stage and name, with counts and rates (`PartitionProgress.eta_seconds`)."""
+    found = await find_run(ledger, run)
+    return await ledger.reads.partition_page(found.id, stage=stage, cursor=cursor, limit=limit)
+
+
+async def list_events(
+    ledger: Ledger,
+    *,
+    run: str | None = None,
+    actor: str | None = None,
+    action: str | None = None,
+    cursor: str | None = None,
+    limit: int = 50,
+) -> CursorPage[AuditEvent]:
+    """Return events, newest first: of a run, by an actor, of an action (`run.` means all that begin so).
+
+    With `actor` or `action` a page may be short while its cursor says that more follow.
+    """
+    run_id = await find_run_id(ledger, run)
+    return await ledger.reads.events(run_id=run_id, actor=actor, action=action, cursor=cursor, limit=limit)
 
 
 async def read_item(
@@ -179,6 +251,16 @@ async def read_item(
     attempts = await ledger.reads.attempts(found.id, item.id)
     reasons = await ledger.reads.why_item(found.id, item.id)
     return ItemDetail(run=found, item=item, attempts=tuple(attempts), reasons=tuple(reasons))
+
+
+async def read_item_page(ledger: Ledger, run: str, item: int) -> ItemPageDetail:
+    """Return an item with its attempts, reasons, first records and first children."""
+    detail = await read_item(ledger, run, id=item)
+    children = await ledger.reads.children(detail.run.id, item, limit=MAX_SHOWN + 1)
+    results = await ledger.reads.item_results(detail.run.id, item, limit=MAX_SHOWN)
+    return ItemPageDetail(
+        detail=detail, results=results, children=children[:MAX_SHOWN], more_children=len(children) > MAX_SHOWN
+    )
 
 
 async def explain_item(
@@ -212,10 +294,16 @@ async def list_lanes(
 
 
 async def list_failures(ledger: Ledger, run: str, *, limit: int = 2_000) -> Failures:
-    """Return the dead items of a run grouped by outcome and message, largest group first; reads at most `limit`."""
-    from shoal.observe.failures import read_failures
+    """Return the dead items of a run by outcome and message, largest group first.
 
-    return await read_failures(ledger, (await find_run(ledger, run)).id, limit=limit)
+    At most `limit` items that are in no group of the ledger yet are read. See `service.failures` for the groups.
+    """
+    from shoal.observe.failures import read_failures
+    from shoal.service.failures import group_dead_items
+
+    run_id = (await find_run(ledger, run)).id
+    await group_dead_items(ledger, run_id)
+    return await read_failures(ledger, run_id, limit=limit)
 
 
 async def compare_runs(ledger: Ledger, first: str | None = None, second: str = LATEST) -> tuple[RunFigures, RunFigures]:
@@ -224,11 +312,12 @@ async def compare_runs(ledger: Ledger, first: str | None = None, second: str = L
     Without `first` it is the scraper's run before the second.
     """
     later = await find_run(ledger, second)
-    earlier = await _run_before(ledger, later) if first is None else await find_run(ledger, first)
+    earlier = await run_before(ledger, later) if first is None else await find_run(ledger, first)
     return await _figures(ledger, earlier), await _figures(ledger, later)
 
 
-async def _run_before(ledger: Ledger, run: Run) -> Run:
+async def run_before(ledger: Ledger, run: Run) -> Run:
+    """Return the scraper's run before this one. Raises NotFound."""
     cursor = None
     while True:
         page = await ledger.runs.list(scraper=run.scraper, cursor=cursor, limit=RUNS_PAGE)
@@ -281,3 +370,9 @@ async def measure_run_coverage(
 
     found = await find_run(ledger, run)
     return found, await measure_coverage(ledger, found.id, stage=stage, sample=None if every_record else SAMPLE)
+
+
+def check_stage(run: Run, stage: str | None) -> None:
+    """Raise UnknownStage for a stage that the run does not have."""
+    if stage is not None and stage not in run.stages:
+        raise UnknownStage(f"Run {run.id} has no stage {stage!r}; it has {', '.join(run.stages)}.")

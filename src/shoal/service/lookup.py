@@ -50,6 +50,19 @@ def load_configured(target: str, settings: Settings, *, name: str | None = None)
     return scraper, configure(scraper, settings)
 
 
+def find_code_of_run(settings: Settings, run: Run) -> str:
+    """Where the code of a run is: a name of the configuration, or the file with the scraper's name. Raises NotFound."""
+    if run.scraper in settings.scrapers:
+        return run.scraper
+    files = [name for name in (f"{run.scraper}.py", f"{run.scraper}.yaml") if Path(name).is_file()]
+    if not files:
+        raise NotFound(
+            f"The code of {run.scraper} was not found: not in shoal.toml, and there is no {run.scraper}.py.",
+            remedy="Name it with --scraper, such as --scraper books.py.",
+        )
+    return files[0]
+
+
 def configure(scraper: Scraper, settings: Settings) -> Settings:
     """Apply the configuration to the scraper, and return the settings that apply to it."""
     settings = settings.for_scraper(scraper.name, mode=scraper.mode)

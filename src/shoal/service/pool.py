@@ -51,7 +51,7 @@ from shoal.service.egress import PlannedExits, check_egress, plan_exits
 from shoal.service.events import CheckFinished, Host
 from shoal.service.lookup import find_run_of
 from shoal.service.run import fill_and_report, report_paused
-from shoal.service.work import free_local_ledger
+from shoal.service.work import MetricsAddress, free_local_ledger
 from shoal.wiring import check_pools_exist, ledger_context, sqlite_path
 from shoal.worker.hooks import call_start_hooks
 from shoal.worker.single_lock import hold_file_lock
@@ -67,7 +67,8 @@ class PoolRequest(msgspec.Struct, frozen=True, kw_only=True):
     scraper. `workers`: how many; None leaves it to the assignment file, the setting `workers`, or the number of cores.
     `bounds`: the pool chooses within them. `assign`: the assignment file. `partitions`: those to assign, none for all.
     `only`: workers take nothing but their own partitions. `first`: start only so many workers of the plan.
-    `overrides`: settings that flags gave; workers get them as variables. `reload`: reads the settings again.
+    `overrides`: settings that flags gave; workers get them as variables. `reload`: reads the settings again. `metrics`:
+    where worker 0 exports its metrics; the others have the ports after it.
     """
 
     target: str
@@ -85,6 +86,7 @@ class PoolRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_restarts: int = 5
     overrides: Mapping[str, str | None] = {}
     reload: Callable[[], Settings] | None = None
+    metrics: MetricsAddress | None = None
 
 
 class PoolPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,7 +192,8 @@ async def prepare_pool(
                 held.enter_context(hold_file_lock(scraper.name, file))
             run, is_new = await _open_run_with_items(ledger, scraper, settings, request, host)
             workload = await read_workload(ledger, run.id)
-            _check_has_items(workload, run.id)
+            if run.sealed or request.run_id is None:  # workers of an open run wait for its items
+                _check_has_items(workload, run.id)
             passed(_describe_run(run, workload))
         assigner = _assigner(scraper, settings, request, partial(read_workload, ledger, run.id))
         plan = await _make_plan(assigner, run, workload, request, host)
@@ -213,14 +216,28 @@ async def scale_pools(settings: Settings, scraper: str, workers: int | None, *, 
     Returns how many workers of the scraper are running. Raises NotFound when there are none, so no pool.
     """
     async with ledger_context(settings, migrate=False) as ledger:
-        present = sum(worker.alive and worker.scope.scraper == scraper for worker in await ledger.workers.list())
-        if not present:
-            raise NotFound(
-                f"No worker of {scraper} is running, so there is no pool to scale.",
-                remedy="Start one with `shoal pool`.",
-            )
-        await set_desired_size(ledger, scraper, AUTO if workers is None else workers, by=by)
-        return present
+        return await scale_pools_on(ledger, scraper, workers, by=by)
+
+
+async def scale_pools_on(ledger: Ledger, scraper: str, workers: int | None, *, by: str) -> int:
+    """As `scale_pools`, on an open ledger. The change is an event."""
+    present = await count_pool_workers(ledger, scraper)
+    await set_desired_size(ledger, scraper, AUTO if workers is None else workers, by=by)
+    run = await ledger.runs.latest(scraper)
+    detail = {"workers": workers, "present": present}
+    await ledger.runs.record_event(None if run is None else run.id, "pool.scaled", scraper, detail, by=by)
+    return present
+
+
+async def count_pool_workers(ledger: Ledger, scraper: str) -> int:
+    """How many workers of the scraper are running. Raises NotFound when there are none."""
+    present = sum(worker.alive and worker.scope.scraper == scraper for worker in await ledger.workers.list())
+    if not present:
+        raise NotFound(
+            f"No worker of {scraper} is running, so there is no pool to scale.",
+            remedy="Start one with `shoal pool`.",
+        )
+    return present
 
 
 async def _with_egress(plan: PoolPlan, scraper: Scraper, settings: Settings, host: Host) -> PoolPlan:

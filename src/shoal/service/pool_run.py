@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, nullcontext, suppress
 
 import msgspec
 
@@ -28,21 +30,24 @@ from shoal.fleet.plan import (
 )
 from shoal.fleet.pool import Pool, PoolOptions
 from shoal.fleet.pool_workers import PoolSlot, PoolWorkers, SlotState, WorkerLauncher, WorkerTotals
-from shoal.fleet.process import EXIT_SECONDS, child_environment, stop_on_signals
+from shoal.fleet.process import EXIT_SECONDS, child_environment, process_identity, stop_on_signals
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.run import Run, RunState
+from shoal.model.worker import POOL_REPORT_SECONDS, WorkerPoolSpec, new_worker_id
 from shoal.service.egress import ExitLog
 from shoal.service.events import Host
+from shoal.service.lookup import operator
 from shoal.service.pool import PreparedPool, open_pool_logs
 from shoal.service.run import RunReport, make_report
-from shoal.service.work import alerts, progress_events, run_beside
+from shoal.service.work import MetricsAddress, alerts, progress_events, run_beside
 from shoal.worker.hooks import call_finish_hooks
 from shoal.worker.state import StopReason, WorkSummary
 
 FOLLOW_SECONDS = 0.5
 LAST_PROGRESS_SECONDS = 1.0
 PARTITION_POLL_SECONDS = 1.0
+POOL_POLL_SECONDS = 0.25
 
 
 class PoolWorkerReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +85,7 @@ async def run_pool(prepared: PreparedPool, host: Host) -> PoolReport:
     try:
         log.info("pool started", workers=len(prepared.plan.assignment))
         pool = _build_pool(prepared, pool_workers, log, host)
-        async with alerts(settings, logs.log) as alert_thread:
+        async with alerts(settings, logs.log) as alert_thread, _registered(prepared, pool, log):
             await _supervise(prepared, pool, _build_autoscaler(prepared, pool, pool_workers, log), host)
             if not pool.stopping:
                 await ledger.upkeep.run_once()
@@ -102,9 +107,22 @@ def _build_pool(prepared: PreparedPool, pool_workers: PoolWorkers, log: Log, hos
         *(request.target, prepared.run.id, environment, request.logs, prepared.scraper.name),
         stop_timeout=settings.drain + EXIT_SECONDS,
         only=only,
+        options_of=_metrics_options(request.metrics),
     )
     options = PoolOptions(stagger=request.stagger, max_restarts=request.max_restarts, only=only)
     return Pool(launcher, pool_workers, prepared.assigner.assign, options, log=log, print_line=host.notice)
+
+
+def _metrics_options(metrics: MetricsAddress | None) -> Callable[[int], tuple[str, ...]]:
+    """The options with which a worker exports its metrics, by its number."""
+
+    def options(number: int) -> tuple[str, ...]:
+        if metrics is None:
+            return ()
+        own = metrics.of_worker(number)
+        return f"--metrics-port={own.port}", f"--metrics-host={own.host}"
+
+    return options
 
 
 def _build_autoscaler(prepared: PreparedPool, pool: Pool, pool_workers: PoolWorkers, log: Log) -> PoolAutoscaler | None:
@@ -116,6 +134,50 @@ def _build_autoscaler(prepared: PreparedPool, pool: Pool, pool_workers: PoolWork
     return PoolAutoscaler(
         prepared.ledger, prepared.run, pool, pool_workers, scaler, items_per_worker=settings.concurrency
     )
+
+
+@asynccontextmanager
+async def _registered(prepared: PreparedPool, pool: Pool, log: Log) -> AsyncIterator[None]:
+    """Keep the row of the pool in the ledger for the length of a block. An outage of the ledger stops nothing."""
+    ledger, request = prepared.ledger, prepared.request
+    spec = WorkerPoolSpec(
+        id=f"pool-{new_worker_id()}",
+        scraper=prepared.scraper.name,
+        run_id=prepared.run.id,
+        node=socket.gethostname(),
+        pid=os.getpid(),
+        process=process_identity(os.getpid()) or "",
+        logs=str(request.logs.absolute()),
+        by=operator(),
+        wanted=len(prepared.plan.assignment),
+    )
+    with suppress(LedgerError):
+        await ledger.pools.register(spec)
+    reporting = asyncio.create_task(_report_pool(ledger, spec, pool))
+    why = "failed"
+    try:
+        yield
+        why = "stopped" if pool.stopping else "nothing left to do"
+    finally:
+        reporting.cancel()
+        await asyncio.gather(reporting, return_exceptions=True)
+        try:
+            await ledger.pools.end(spec.id, why)
+        except LedgerError as error:
+            log.warning("the end of the pool was not recorded", error=error.message)
+
+
+async def _report_pool(ledger: Ledger, spec: WorkerPoolSpec, pool: Pool) -> None:
+    """Record the size of the pool when it changes, and every few seconds; until cancelled."""
+    reported, at = None, time.monotonic()
+    while True:
+        size = len(pool.pids), pool.size or spec.wanted, pool.stopping
+        if size != reported or time.monotonic() - at > POOL_REPORT_SECONDS:
+            with suppress(LedgerError):
+                if not await ledger.pools.report(spec.id, workers=size[0], wanted=size[1], stopping=size[2]):
+                    await ledger.pools.register(spec)  # the ledger was away when it began
+                reported, at = size, time.monotonic()
+        await asyncio.sleep(POOL_POLL_SECONDS)
 
 
 async def _supervise(prepared: PreparedPool, pool: Pool, autoscaler: PoolAutoscaler | None, host: Host) -> None:

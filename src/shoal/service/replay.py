@@ -1,7 +1,8 @@
 """Replays items: their handlers run again on stored pages, and what they yield replaces the items' results.
 
-No request is sent and no lane is used. Each item is one transaction: until it commits, the old results stay. An attempt
-that fails changes nothing; the item keeps its state and its results, and the failure is reported.
+No request is sent and no lane is used, unless egress is named: then the page is fetched anew. Each item is one
+transaction: until it commits, the old results stay. An attempt that fails changes nothing; the item keeps its state and
+its results, and the failure is reported.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ REPLAYABLE = (ItemState.DONE, ItemState.DEAD)
 PAGE = 100
 MAX_AT_ONCE = 16
 MAX_FAILURES = 20
+# Instead of a pool: requests go out directly.
+DIRECT = "direct"
 
 
 class ReplayFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,28 +85,38 @@ async def replay_items(  # noqa: PLR0913 - most by keyword
     key: str | None = None,
     limit: int | None = None,
     follow_ups: bool = True,
+    egress: str | None = None,
     by: str = "",
     on_progress: OnProgress = int,
 ) -> ReplaySummary:
     """Replay done items of a run, at most `limit`; dead ones when they are named one by one or by `which.states`.
 
     Follow-ups that are new are enqueued unless `follow_ups` is False; they make a run that has ended active again.
-    Raises UsageError without a page store, and for the code of another scraper.
+    `egress`: fetch the pages anew, one after another, through this pool or DIRECT; only for items that are named one by
+    one, because no lane paces the requests. Raises UsageError for this, without a page store, and for the code of
+    another scraper.
     """
+    check_can_fetch(which, key, settings, egress)
     found, which = await resolve_items(ledger, run, _check_states(which), key, _default_states(which, key))
-    check_can_replay(scraper, settings, found)
-    fetcher = build_fetcher(settings, from_store=True)
+    check_can_replay(scraper, settings, found, from_store=egress is None)
+    if egress is not None:
+        for stage in scraper.stages.values():
+            stage.policy = msgspec.structs.replace(stage.policy, egress="" if egress == DIRECT else egress)
+    from_store = egress is None
+    fetcher = build_fetcher(settings, from_store=from_store)
     logs = open_run_logs(settings, found.id, host)
-    attempts = build_attempts(scraper, fetcher, settings, log=logs.log.bind(run=found.id), from_store=True)
+    attempts = build_attempts(scraper, fetcher, settings, log=logs.log.bind(run=found.id), from_store=from_store)
     replay = _Replay(ledger, found, attempts, follow_ups=follow_ups)
     cursor: str | None = None
     began = 0
+    at_once = min(MAX_AT_ONCE, settings.concurrency) if from_store else 1
     try:
+        await attempts.start()
         while limit is None or began < limit:
             room = PAGE if limit is None else min(PAGE, limit - began)
             page = await ledger.reads.items(found.id, which, cursor=cursor, limit=room)
             began += len(page.rows)
-            await replay.run_page(page.rows, at_once=min(MAX_AT_ONCE, settings.concurrency), on_progress=on_progress)
+            await replay.run_page(page.rows, at_once=at_once, on_progress=on_progress)
             cursor = page.cursor
             if cursor is None:
                 break
@@ -112,20 +125,36 @@ async def replay_items(  # noqa: PLR0913 - most by keyword
         await fetcher.close()
         logs.close()
         summary = replay.summary()
-        detail = {"items": summary.replayed, "failed": summary.failed}
+        detail: dict[str, object] = {"items": summary.replayed, "failed": summary.failed}
+        if egress is not None:
+            detail["egress"] = egress
         await ledger.runs.record_event(found.id, "items.replayed", found.id, detail, by=by)
     if summary.replayed:
         await store_coverage(ledger, await ledger.runs.get(found.id))
     return summary
 
 
-def check_can_replay(scraper: Scraper, settings: Settings, run: Run) -> None:
-    """Raise UsageError without a page store, and for the code of another scraper."""
+def check_can_fetch(which: ItemFilter, key: str | None, settings: Settings, egress: str | None) -> None:
+    """Raise UsageError for egress that is not configured here, and unless the items are named one by one."""
+    if egress is None:
+        return
+    if not (which.ids or key):
+        raise UsageError(
+            "Pages are fetched anew only for items that are named one by one.",
+            remedy="Name the items, or retry them: a retry keeps to the limits of their lanes.",
+        )
+    if egress != DIRECT and egress not in settings.egress:
+        known = ", ".join([DIRECT, *settings.egress])
+        raise UsageError(f"There is no egress {egress!r} here.", remedy=f"Use one of: {known}.")
+
+
+def check_can_replay(scraper: Scraper, settings: Settings, run: Run, *, from_store: bool = True) -> None:
+    """Raise UsageError without the page store that is needed, and for the code of another scraper."""
     if run.scraper != scraper.name:
         raise UsageError(
             f"The run {run.id} is one of {run.scraper}, not of {scraper.name}.", remedy="Name the right scraper."
         )
-    if not settings.store:
+    if from_store and not settings.store:
         raise UsageError(
             "There is no page store, so there is nothing to replay from.",
             remedy="Name the folder that the run kept its pages in with --store, or set `store`.",

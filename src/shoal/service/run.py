@@ -54,9 +54,11 @@ from shoal.service.events import Host, ItemsRefused, OnEvent, RunPaused, RunStar
 from shoal.service.lookup import configure, url_source
 from shoal.service.sinks import deliver_beside, finish_deliveries, note_record_types
 from shoal.service.work import (
+    MetricsAddress,
     alerts,
     free_local_ledger,
     make_worker,
+    metrics_export,
     open_run_logs,
     progress_events,
     run_beside,
@@ -78,7 +80,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     `choice` and `idempotency_key`: which run is meant. `urls`: items besides those of the scraper. `limit`: stop after
     so many items; `timeout`: after so many seconds. `min_concurrency`: adapt the number of items at once, from this up
     to the setting. `prefetch`: claim more items than are worked on. `output`: export the records to this file at the
-    end. `by`: who changed the run, as its events say.
+    end. `metrics`: where its worker exports its metrics. `by`: who changed the run, as its events say.
     """
 
     choice: RunChoice = RunChoice.AUTO
@@ -90,6 +92,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     from_store: bool = False
     output: str | None = None
     prefetch: bool = True
+    metrics: MetricsAddress | None = None
     by: str = "shoal run"
 
 
@@ -219,7 +222,8 @@ async def execute_run(
         ):
             log.info("run started", scraper=scraper.name, resumed=plan.run is not None, remaining=plan.remaining)
             try:
-                summary = await _work_while_filling(ledger, scraper, run, request, progress, worker, host)
+                with metrics_export(request.metrics, worker, scraper.name, host):
+                    summary = await _work_while_filling(ledger, scraper, run, request, progress, worker, host)
             except ShoalError:
                 await remove_empty(ledger, plan, run, progress, by=request.by)
                 raise

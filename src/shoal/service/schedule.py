@@ -29,6 +29,8 @@ from shoal.service.events import Event, Host
 from shoal.service.work import alerts
 from shoal.wiring import ledger_context, sqlite_path
 
+NEXT_SHOWN = 5
+SLOTS_SHOWN = 10
 LEDGER_FLAGS = ("ledger", "db_host", "db_port", "db_name", "db_user")
 
 
@@ -70,25 +72,52 @@ class ScheduleStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def state(self) -> str | None:
-        """Of the last slot: how it ended; `going`; or `left` when its node no longer renews its lock."""
-        if self.last is None:
-            return None
-        lock = self.last[1]
-        if lock.finished_at is not None:
-            return str(lock.value.get("state"))
-        return "going" if lock.until > self.now else "left"
+        """Of the last slot."""
+        return None if self.last is None else slot_state(self.last[1], self.now)
 
     @property
     def node(self) -> str | None:
-        if self.last is None:
-            return None
-        lock = self.last[1]
-        # The owner's name is its node's with a number and a random part behind it.
-        return str(lock.value.get("node") or lock.taken_by.rsplit("-", 2)[0])
+        return None if self.last is None else slot_node(self.last[1])
 
     @property
     def why(self) -> str | None:
         return None if self.last is None else self.last[1].value.get("why")
+
+
+def slot_state(lock: LockView, now: dt.datetime) -> str:
+    """How a slot ended; `going`; or `left` when its node no longer renews its lock."""
+    if lock.finished_at is not None:
+        return str(lock.value.get("state"))
+    return "going" if lock.until > now else "left"
+
+
+def slot_node(lock: LockView) -> str:
+    """The node that has, or had, a slot."""
+    # The owner's name is its node's with a number and a random part behind it.
+    return str(lock.value.get("node") or lock.taken_by.rsplit("-", 2)[0])
+
+
+class SlotView(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot that a node took. `state`: how it ended; `going`; or `left` when its node no longer renews its lock."""
+
+    slot: str
+    at: dt.datetime
+    manual: bool
+    state: str
+    run_id: str | None
+    node: str | None
+    why: str | None
+    finished_at: dt.datetime | None
+
+
+class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule with its next slots and the last ones, the newest first."""
+
+    name: str
+    config: ScheduleConfig
+    seen: bool
+    next: tuple[dt.datetime, ...]
+    slots: tuple[SlotView, ...]
 
 
 def schedules_of(settings: Settings) -> dict[str, ScheduleConfig]:
@@ -175,6 +204,42 @@ async def read_schedules(settings: Settings, names: Mapping[str, ScheduleConfig]
             raise
         now = dt.datetime.now(dt.UTC)
         return {name: ScheduleStatus(now=now, table=Timetable(config, now)) for name, config in names.items()}
+
+
+async def list_schedules(ledger: Ledger, settings: Settings) -> list[ScheduleView]:
+    """The schedules of the configuration, each with its last and next slots."""
+    now = (await ledger.health.check()).clock
+    views = []
+    for name, config in schedules_of(settings).items():
+        first_seen = await read_first_seen(ledger, name, config)
+        known = await read_slots(ledger.locks, name)
+        views.append(
+            ScheduleView(
+                name=name,
+                config=config,
+                seen=first_seen is not None,
+                next=tuple(next_slots(Timetable(config, first_seen or now), now, NEXT_SHOWN)),
+                slots=tuple([await _slot_view(ledger, slot, lock, now) for slot, lock in known.slots[:SLOTS_SHOWN]]),
+            )
+        )
+    return views
+
+
+async def _slot_view(ledger: Ledger, slot: Slot, lock: LockView, now: dt.datetime) -> SlotView:
+    run_id = lock.value.get("run_id")
+    if run_id is None and lock.finished_at is None:
+        run = await ledger.runs.by_idempotency_key(slot.idempotency_key)
+        run_id = None if run is None else run.id
+    return SlotView(
+        slot=slot.name,
+        at=slot.at,
+        manual=slot.manual,
+        state=slot_state(lock, now),
+        run_id=run_id,
+        node=slot_node(lock),
+        why=lock.value.get("why"),
+        finished_at=lock.finished_at,
+    )
 
 
 async def _read_status(ledger: Ledger, name: str, config: ScheduleConfig) -> ScheduleStatus:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from shoal.model.latency import LatencySummary, sum_histograms
 from shoal.notify.conditions import AlertCondition, alert_rules
 from shoal.notify.watch import ledger_now, read_conditions
 from shoal.observe.failures import Failures, read_failures
 from shoal.observe.meter import Meter, Reading, recent_rate
 from shoal.observe.sinks import SinkStatus, read_sinks
 from shoal.observe.snapshot import VersionSkew, live_workers, take_snapshot, version_skew
+from shoal.service.failures import group_dead_items
 from shoal.service.lookup import MAX_RUNS_READ, find_run, is_collection_member
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 NEWEST = 10
 MAX_FAILURES_READ = 2_000
 WORKER_MINUTES = 60
+LATENCY_MINUTES = 15
 
 
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +43,9 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
 class RunStatusDetail(msgspec.Struct, frozen=True, kw_only=True):
     """A run's status with its workers of the last hour, its failures and the versions that work on it.
 
-    `worker_states`: the state of each registered worker by its id; a worker that is not in it is gone.
+    `worker_states`: the state of each registered worker by its id; a worker that is not in it is gone. `wait`, `work`:
+    of attempts that ended in the last `LATENCY_MINUTES`, or in the last ones before the run ended: from the time an
+    item became claimable until its attempt began, and from there until it ended.
     """
 
     reading: Reading
@@ -49,6 +54,8 @@ class RunStatusDetail(msgspec.Struct, frozen=True, kw_only=True):
     failures: Failures
     skew: VersionSkew
     worker_states: dict[str, str]
+    wait: LatencySummary
+    work: LatencySummary
     sinks: tuple[SinkStatus, ...] = ()
 
     def worker_state(self, worker: str) -> str:
@@ -67,6 +74,8 @@ async def read_run_status(ledger: Ledger, settings: Settings, run: str) -> RunSt
     found = await find_run(ledger, run)
     status = await _status(ledger, settings, found)
     present = await ledger.workers.list()
+    await group_dead_items(ledger, found.id)
+    recent = await ledger.reads.history(found.id, seconds=LATENCY_MINUTES * 60, step=60, until=found.finished_at)
     return RunStatusDetail(
         reading=status.reading,
         conditions=status.conditions,
@@ -74,6 +83,8 @@ async def read_run_status(ledger: Ledger, settings: Settings, run: str) -> RunSt
         failures=await read_failures(ledger, found.id, limit=MAX_FAILURES_READ),
         skew=version_skew(live_workers(present, found)),
         worker_states={worker.id: worker.state.value if worker.alive else "dead" for worker in present},
+        wait=sum_histograms(point.wait for point in recent).summary,
+        work=sum_histograms(point.work for point in recent).summary,
         sinks=status.sinks,
     )
 
@@ -82,10 +93,11 @@ async def _status(ledger: Ledger, settings: Settings, run: Run) -> RunStatus:
     snapshot = await take_snapshot(ledger, run.id)
     reading = Meter(await recent_rate(ledger, snapshot)).read(snapshot, time.monotonic())
     sinks = [sink for sink in await read_sinks(ledger, settings, run_id=run.id) if sink.gets(run.scraper)]
-    return RunStatus(reading=reading, conditions=tuple(await _conditions(ledger, settings, run)), sinks=tuple(sinks))
+    conditions = await read_run_conditions(ledger, settings, run)
+    return RunStatus(reading=reading, conditions=tuple(conditions), sinks=tuple(sinks))
 
 
-async def _conditions(ledger: Ledger, settings: Settings, run: Run) -> list[AlertCondition]:
+async def read_run_conditions(ledger: Ledger, settings: Settings, run: Run) -> list[AlertCondition]:
     """The alert conditions of a run that goes on. How a run ended is shown by its state."""
     if run.finished_at is not None:
         return []

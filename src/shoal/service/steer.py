@@ -6,6 +6,7 @@ events. `on_progress` gets the number of rows changed so far; when the process d
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,17 +16,17 @@ from shoal.ledger.protocols import ALL_ITEMS
 from shoal.model.item import OPEN_STATES, RETRYABLE_STATES, ItemState
 from shoal.model.run import Run, RunState
 from shoal.model.views import Counts, ItemFilter
-from shoal.service.lookup import find_item, find_run, find_run_id, suggest
+from shoal.service.lookup import find_item, find_lane, find_run, find_run_id, suggest
 
 if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger, OnProgress
     from shoal.model.lane import LaneView
+    from shoal.model.worker import WorkerView
 
 RETRY_STATES = (ItemState.DEAD,)
-# A preview counts exactly up to here; the number of pages bounds a filter that matches little.
+# A preview counts exactly up to here, and for so long; longer when it has found nothing yet.
 MAX_COUNTED = 10_000
-PAGE = 1_000
-MAX_PAGES = 200
+COUNT_SECONDS, SEARCH_SECONDS = 0.1, 5.0
 
 
 class ResumedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,26 +182,49 @@ async def set_lane(
     return await ledger.lanes.set(key, run_id=run_id, limit=limit, delay=delay, paused=paused, by=by)
 
 
+async def block_lane(
+    ledger: Ledger, key: str, seconds: float, *, why: str, run: str | None = None, by: str = ""
+) -> LaneView:
+    """Start no item of a lane for so many seconds; 0 lifts a block, also one that the site asked for."""
+    run_id = (await find_lane(ledger, key, run=run)).run_id
+    return await ledger.lanes.block(key, seconds, why, run_id=run_id, by=by)
+
+
 async def drain_worker(ledger: Ledger, worker: str, *, by: str = "") -> None:
     """Tell a worker, with its next heartbeat, to finish its running items and exit. Raises NotFound."""
     try:
         await ledger.workers.drain(worker, by=by)
     except WorkerLost as error:
-        present = [view.id for view in await ledger.workers.list()]
-        remedy = suggest(worker, present) + "`shoal workers ls` lists those that are present."
+        remedy = _worker_remedy(worker, await ledger.workers.list())
         raise NotFound(error.message, remedy=remedy) from None
+
+
+async def find_worker(ledger: Ledger, worker: str) -> WorkerView:
+    """Return a worker that is present. Raises NotFound."""
+    present = await ledger.workers.list()
+    found = next((view for view in present if view.id == worker), None)
+    if found is None:
+        raise NotFound(f"There is no worker {worker!r}.", remedy=_worker_remedy(worker, present))
+    return found
+
+
+async def workers_of_run(ledger: Ledger, run: Run) -> list[WorkerView]:
+    """Return the workers that were started for a run or hold items of it."""
+    holders = {progress.worker for progress in await ledger.reads.workers(run.id) if progress.leased}
+    present = await ledger.workers.list()
+    return [worker for worker in present if worker.id in holders or run.id in worker.scope.run_ids]
 
 
 async def drain_workers_of_run(ledger: Ledger, run: str, *, by: str = "") -> list[str]:
     """Drain the workers that were started for a run or hold items of it. Returns their ids."""
-    found = await find_run(ledger, run)
-    holders = {progress.worker for progress in await ledger.reads.workers(found.id) if progress.leased}
-    drained = []
-    for worker in await ledger.workers.list():
-        if worker.id in holders or found.id in worker.scope.run_ids:
-            await drain_worker(ledger, worker.id, by=by)
-            drained.append(worker.id)
-    return drained
+    workers = await workers_of_run(ledger, await find_run(ledger, run))
+    for worker in workers:
+        await drain_worker(ledger, worker.id, by=by)
+    return [worker.id for worker in workers]
+
+
+def _worker_remedy(worker: str, present: Iterable[WorkerView]) -> str:
+    return suggest(worker, (view.id for view in present)) + "`shoal workers ls` lists those that are present."
 
 
 async def resolve_items(
@@ -230,18 +254,13 @@ async def select_items(
     *,
     named: tuple[ItemState, ...] = (),
 ) -> ItemSelection:
-    """Count from the ledger's counters where they suffice, otherwise by reading pages of items."""
+    """Count from the ledger's counters where they suffice, otherwise up to a number and for a short time."""
     found, which = await resolve_items(ledger, run, which, key, states, named=named)
-    if not (which.ids or which.partition or which.outcome or which.error):
-        counts = await ledger.reads.stats(found.id, stage=which.stage)
-        matching = sum(getattr(counts, state.value) for state in which.states)
-        return ItemSelection(run=found, which=which, count=matching if limit is None else min(matching, limit))
-    most = MAX_COUNTED if limit is None else limit
-    counted, cursor = 0, None
-    for _ in range(MAX_PAGES):
-        page = await ledger.reads.items(found.id, which, cursor=cursor, limit=min(PAGE, most - counted))
-        counted += len(page.rows)
-        cursor = page.cursor
-        if cursor is None or counted == most:
-            break
-    return ItemSelection(run=found, which=which, count=counted, exact=cursor is None or limit is not None)
+    most = MAX_COUNTED if limit is None else min(limit, MAX_COUNTED)
+    counted = await ledger.reads.count_items(found.id, which, at_most=most, seconds=COUNT_SECONDS)
+    if counted.is_at_least and not counted.count:
+        # Nobody knows yet whether anything matches.
+        counted = await ledger.reads.count_items(found.id, which, at_most=most, seconds=SEARCH_SECONDS)
+    count = counted.count if limit is None else min(counted.count, limit)
+    exact = not counted.is_at_least or count == limit
+    return ItemSelection(run=found, which=which, count=count, exact=exact)

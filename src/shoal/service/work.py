@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -63,6 +63,17 @@ MAX_NAMED_RUNS = 5
 _ON_REQUEST = (StopReason.STOPPED, StopReason.ORDERED, StopReason.TIMED_OUT)
 
 
+class MetricsAddress(msgspec.Struct, frozen=True):
+    """Where a worker exports its metrics; port 0: any that is free."""
+
+    port: int
+    host: str = "127.0.0.1"
+
+    def of_worker(self, number: int) -> MetricsAddress:
+        """The address of one worker of a pool: each has its own port."""
+        return self if self.port == 0 else MetricsAddress(self.port + number, self.host)
+
+
 async def work(
     scraper: Scraper,
     settings: Settings,
@@ -71,12 +82,14 @@ async def work(
     *,
     timeout: float | None = None,  # noqa: ASYNC109 - it drains instead of cancelling
     shows_progress: bool = False,
+    metrics: MetricsAddress | None = None,
     **options: Any,
 ) -> WorkSummary:
     """Run one worker on the runs of `scope` until nothing is left, it is stopped, or `timeout` seconds have passed.
 
     `options` are those of `WorkerOptions` that differ from the settings. With `shows_progress` it emits `RunProgress`
     events of the newest open run; otherwise it says every ten seconds what it did, or now and then why it is idle.
+    `metrics`: where it exports its metrics.
     """
     await check_addresses(settings)
     await check_ways_out(scraper, settings)
@@ -98,9 +111,10 @@ async def work(
             ):
                 async with _finish_hooks(scraper, ledger, scope, logs.log):
                     host.notice(f"Working on {await _describe_runs(ledger, scope)} of {scraper.name}; Ctrl-C stops.")
-                    summary = await _work_and_report(
-                        ledger, scope, worker, host, shows_progress=shows_progress, stays=chosen.forever
-                    )
+                    with metrics_export(metrics, worker, scraper.name, host):
+                        summary = await _work_and_report(
+                            ledger, scope, worker, host, shows_progress=shows_progress, stays=chosen.forever
+                        )
                     logs.log.info("worker stopped", **summary.log_fields())
                 runs = await runs_in_scope(ledger, scope, newest=RUNS_WATCHED)
                 await send_end_alerts(alert_thread, [run.id for run in runs], summary)
@@ -145,6 +159,17 @@ def make_worker(  # noqa: PLR0913 - the parts of a worker
         asyncio.get_running_loop().call_later(timeout, worker.drain, StopReason.TIMED_OUT)
     tune_garbage_collector()
     return worker
+
+
+def metrics_export(
+    address: MetricsAddress | None, worker: Worker, scraper: str, host: Host
+) -> AbstractContextManager[None]:
+    """Export the metrics of a worker for the length of a block, if an address is given."""
+    if address is None:
+        return nullcontext()
+    from shoal.service.worker_metrics import exported_metrics
+
+    return exported_metrics(address, worker, scraper, host.notice)
 
 
 def tune_garbage_collector() -> None:

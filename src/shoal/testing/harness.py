@@ -37,6 +37,7 @@ ROLES = (
     "settings",
     "steering",
     "reads",
+    "failures",
     "upkeep",
 )
 

@@ -70,6 +70,7 @@ class Attempt:
         "session",
         "step",
         "tab",
+        "waited",
     )
 
     def __init__(
@@ -107,6 +108,7 @@ class Attempt:
         self.claimed = claimed
         self.item = Item.from_claimed(claimed)
         self.began = time.monotonic()
+        self.waited: float | None = None
         self.page: Page | None = None
         self.download: Download | None = None
         self.failure: Failure | None = None

@@ -94,9 +94,11 @@ class AttemptRunner:
         LedgerError when no item can be processed.
         """
         began = time.monotonic()
+        waited = None if claimed.waited is None else claimed.waited + began - claimed_at
         stage = self._scraper.stages.get(claimed.stage)
         if stage is None:
-            return self._finish_failed(claimed, Permanent(f"this code has no stage {claimed.stage!r}"), None, began), 0
+            ended = Permanent(f"this code has no stage {claimed.stage!r}")
+            return self._finish_failed(claimed, ended, None, began, waited), 0
         if claimed.paced and self._default_pace is not None:
             self._announce_default_pace(claimed.lane or "")
         tried: list[ExitIdentity] = []
@@ -105,6 +107,7 @@ class AttemptRunner:
             avoid = [each.exit.key for each in tried]
             again = bool(tried or reruns)
             attempt = Attempt(self._resources, stage, claimed, claimed_at, avoid=avoid, again=again)
+            attempt.waited = waited
             result = await self._run_once(attempt)
             if attempt.session is not None and self._resources.logins is not None:
                 error = result if isinstance(result, BaseException) else None
@@ -132,6 +135,7 @@ class AttemptRunner:
             record_keys=tuple(output.record_keys),
             follow_ups=tuple(output.follow_ups),
             seconds=time.monotonic() - began,
+            waited=waited,
             detail=_with_egress(_detail(attempt.page, output, self._scraper.secrets), attempt),
         )
         return finished, output.size
@@ -194,7 +198,8 @@ class AttemptRunner:
     async def _finish_error(self, attempt: Attempt, error: BaseException) -> tuple[FinishedAttempt, int]:
         """The result of an attempt that raised an error, with what the stage's `on_error` function yields."""
         claimed = attempt.claimed
-        finished = self._finish_failed(claimed, self._ended_by(claimed, error), attempt.page, attempt.began)
+        ended = self._ended_by(claimed, error)
+        finished = self._finish_failed(claimed, ended, attempt.page, attempt.began, attempt.waited)
         if attempt.identity is not None or attempt.captured:
             finished = msgspec.structs.replace(finished, detail=_with_egress(finished.detail, attempt))
         stage = self._scraper.stages[claimed.stage]
@@ -281,13 +286,15 @@ class AttemptRunner:
         return [
             (
                 attempt.claimed,
-                self._finish_failed(attempt.claimed, attempt.timeout_error(), attempt.page, attempt.began),
+                self._finish_failed(
+                    attempt.claimed, attempt.timeout_error(), attempt.page, attempt.began, attempt.waited
+                ),
             )
             for attempt in late
         ]
 
     def _finish_failed(
-        self, claimed: ClaimedItem, ended: AttemptEnded, page: Page | None, began: float
+        self, claimed: ClaimedItem, ended: AttemptEnded, page: Page | None, began: float, waited: float | None
     ) -> FinishedAttempt:
         outcome = next(found for kind, found in _OUTCOMES.items() if isinstance(ended, kind))
         stage = self._scraper.stages.get(claimed.stage)
@@ -316,7 +323,8 @@ class AttemptRunner:
         if isinstance(ended, EgressUnavailable):
             decision = msgspec.structs.replace(decision, kind=DecisionKind.EGRESS)
         detail = {**(_failure_detail(page, self._scraper.secrets) or {}), **ended.detail} or None
-        return FinishedAttempt(lease=claimed.lease, decision=decision, seconds=time.monotonic() - began, detail=detail)
+        seconds = time.monotonic() - began
+        return FinishedAttempt(lease=claimed.lease, decision=decision, seconds=seconds, detail=detail, waited=waited)
 
     def lane_run_id(self, claimed: ClaimedItem) -> str | None:
         """The run that the item's lane belongs to; None for a lane that all runs share."""

@@ -101,10 +101,7 @@ class CommitQueue:
 
 
 class Committer:
-    """Commits the batches of a queue, one transaction at a time, and counts what was stored.
-
-    `outcomes`: how many committed attempts ended with each outcome.
-    """
+    """Commits the batches of a queue, one transaction at a time, and counts what was stored."""
 
     def __init__(
         self,
@@ -120,7 +117,12 @@ class Committer:
         self._events = registration.identity.events
         self._summary = summary
         self._log = log
-        self.outcomes: Counter[OutcomeClass] = Counter()
+        self._metrics = registration.metrics
+
+    @property
+    def outcomes(self) -> Counter[OutcomeClass]:
+        """How many committed attempts ended with each outcome."""
+        return self._metrics.attempts
 
     async def run(self) -> None:
         """Commit until cancelled. Raises what the ledger raises."""
@@ -136,6 +138,7 @@ class Committer:
         lost = set(report.lost)
         self._summary.lost += len(lost)
         self._summary.records -= report.dropped_records
+        self._metrics.lost_items += len(lost)
         for finished, given in zip(stored, batch, strict=True):
             if finished.lease.item not in lost:
                 self._count(finished)
@@ -146,9 +149,12 @@ class Committer:
             self._log.warning("lease lost before commit; results discarded", items=len(lost))
 
     def _count(self, finished: FinishedAttempt) -> None:
-        summary = self._summary
+        summary, metrics = self._summary, self._metrics
         summary.attempts += 1
-        self.outcomes[finished.decision.outcome] += 1
+        metrics.attempts[finished.decision.outcome] += 1
+        metrics.work_seconds.observe(finished.seconds)
+        if finished.waited is not None:
+            metrics.wait_seconds.observe(finished.waited)
         match finished.decision.kind:
             case DecisionKind.DONE:
                 summary.done += 1

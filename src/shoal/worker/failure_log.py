@@ -13,10 +13,11 @@ import msgspec
 
 from shoal.define.author_code import error_summary, is_library_code
 from shoal.define.records import DroppedRecords
+from shoal.model.failures import first_line, message_shape
 from shoal.model.item import ClaimedItem
 from shoal.model.log import Log
 from shoal.model.outcome import EXCEEDED_RETRIES, AttemptDecision, DecisionKind
-from shoal.observe.failures import FailureCount, first_line, normalize_message
+from shoal.observe.failures import FailureCount
 from shoal.worker.attempt_hooks import HookFailed
 from shoal.worker.providers import ProviderFailed
 
@@ -112,9 +113,7 @@ class FailureLog:
             return
         if decision.kind is not DecisionKind.DEAD:
             fields["retry_in"] = round(decision.delay, 1)
-        kind = (
-            f"{claimed.stage} {decision.kind.value} {decision.outcome.value} {normalize_message(decision.error or '')}"
-        )
+        kind = f"{claimed.stage} {decision.kind.value} {decision.outcome.value} {message_shape(decision.error or '')}"
         emit = self._log.warning if self._is_new(kind, MORE_ATTEMPTS_FAILED, fields) else self._log.debug
         emit(ATTEMPT_FAILED, **fields)
         if (known := self._logged.get(kind)) is not None:
@@ -127,7 +126,7 @@ class FailureLog:
         for known in self._logged.values():
             if known.attempts:
                 error = str(known.fields["error"] or "").removeprefix(EXCEEDED_RETRIES)
-                found.setdefault((str(known.fields["outcome"]), normalize_message(error)), []).append(known)
+                found.setdefault((str(known.fields["outcome"]), message_shape(error)), []).append(known)
         counted = (
             FailureCount(
                 outcome=outcome,
@@ -141,7 +140,7 @@ class FailureLog:
         return tuple(sorted(counted, key=lambda each: -each.attempts))
 
     def _log_skipped(self, claimed: ClaimedItem, fields: dict[str, object]) -> None:
-        kind = f"{claimed.stage} skipped {normalize_message(str(fields['error']))}"
+        kind = f"{claimed.stage} skipped {message_shape(str(fields['error']))}"
         is_new = kind not in self._skipped and len(self._skipped) < MAX_KINDS
         if is_new:
             self._skipped.add(kind)

@@ -22,6 +22,7 @@ from shoal.model.worker import MAX_REPORTED_ITEMS, WorkerReport, WorkerState
 from shoal.worker.attempt_runner import AttemptRunner
 from shoal.worker.commit import CommitQueue
 from shoal.worker.egress import WorkerEgress
+from shoal.worker.operator_settings import OperatorSettings
 from shoal.worker.registration import OpenLedger, Registration
 from shoal.worker.state import StopReason, boottime_seconds
 from shoal.worker.watchdog import LoopWatchdog
@@ -49,8 +50,11 @@ class Heartbeat:
         log: Log,
         *,
         egress: WorkerEgress | None = None,
+        operator_settings: OperatorSettings | None = None,
     ) -> None:
         self._egress = egress
+        self._operator_settings = operator_settings
+        self._settings_version = 0
         self._open_ledger = open_ledger
         self._registration = registration
         self._identity = registration.identity
@@ -124,6 +128,9 @@ class Heartbeat:
         self._identity.record_beat(worker, before)
         if reply.state is WorkerState.DRAINING and worker == self._identity.id:
             self._call(self._identity.events.stop, StopReason.ORDERED)
+        if self._operator_settings is not None and reply.settings_version != self._settings_version:
+            self._call(self._operator_settings.apply, *await self._operator_settings.read(ledger))
+            self._settings_version = reply.settings_version
 
     def _worker_report(self) -> WorkerReport:
         """Runs on this thread, so each part is read in one step."""

@@ -1,4 +1,4 @@
-"""Politeness of each request: robots.txt, the lane of the host it goes to, lanes that were closed after a claim."""
+"""Politeness of each request: robots.txt, the lane of the host it goes to, lanes and runs closed after a claim."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import msgspec
 from shoal.errors import EgressUnavailable, NotFound, Skipped, Throttled
 from shoal.fetch.page import Fetcher
 from shoal.fetch.robots import Robots
-from shoal.ledger.protocols import Lanes
+from shoal.ledger.protocols import Lanes, Runs
 from shoal.model.item import ClaimedItem
 from shoal.model.outcome import RetryPolicy
+from shoal.model.run import RunState
 from shoal.model.url_key import host_or_none, url_host
 from shoal.worker.host_slots import HostSlot, HostSlotPool, HostSlots
 from shoal.worker.lane_starts import (
@@ -28,6 +29,7 @@ from shoal.worker.state import WorkerIdentity
 MAX_KEYS = 10_000
 # What was read about a lane is used for this long.
 LANE_RECHECK_SECONDS = 0.1
+RUN_RECHECK_SECONDS = 0.3
 # The ledger is asked again whether a host has a lane after this long.
 LANE_EXISTS_SECONDS = 10.0
 # An item whose start is farther ahead is returned instead of keeping a slot.
@@ -75,6 +77,31 @@ class ClosedLanes:
             return True
         self._checked_at[lane] = now
         return False
+
+
+class PausedRuns:
+    """Runs that were paused after their items had been claimed: an item that has waited in the buffer is not started.
+
+    So a pause takes effect within a second, also when items that were claimed ahead take longer than expected.
+    """
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self._checked_at = BoundedDict()
+
+    async def is_paused(self, run_id: str, claimed_at: float) -> bool:
+        """Whether the run is no longer active. A reading counts for a moment, and so does the claim itself."""
+        now = time.monotonic()
+        if now - max(claimed_at, self._checked_at.get(run_id, 0.0)) < RUN_RECHECK_SECONDS:
+            return False
+        self._checked_at[run_id] = now  # one slot asks for all
+        try:
+            paused = (await self._runs.get(run_id)).state is not RunState.ACTIVE
+        except NotFound:
+            paused = True
+        if paused:
+            self._checked_at.pop(run_id, None)
+        return paused
 
 
 class Politeness:

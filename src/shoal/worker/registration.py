@@ -29,6 +29,7 @@ from shoal.model.outcome import (
 from shoal.model.run import RunState
 from shoal.model.views import CommitReport, ItemFilter, UpkeepReport
 from shoal.model.worker import Scope, WorkerSpec, new_worker_id
+from shoal.worker.metrics import WorkerMetrics
 from shoal.worker.state import WorkerIdentity, WorkerOptions
 
 T = TypeVar("T")
@@ -93,6 +94,7 @@ class Registration:
         self._retry_when_full = RetryWhenFull(options.patience, log)
         self.identity = identity
         self.options = options
+        self.metrics = WorkerMetrics()
 
     @property
     def trouble(self) -> str | None:
@@ -118,10 +120,34 @@ class Registration:
     async def claim(self, limit: int, scope: Scope) -> list[ClaimedItem]:
         worker = self.identity.id
         try:
-            return await self._retry_when_full.call(lambda: self._ledger.claims.claim(worker, scope, limit))
+            return await self._retry_when_full.call(lambda: self._claim(worker, scope, limit))
         except WorkerLost:
             self.identity.mark_lost(worker)
             return []
+
+    async def _claim(self, worker: str, scope: Scope, limit: int) -> list[ClaimedItem]:
+        metrics, began = self.metrics, time.monotonic()
+        try:
+            claimed = await self._ledger.claims.claim(worker, scope, limit)
+        except Exception:
+            metrics.claim_errors += 1
+            raise
+        finally:
+            metrics.claim_seconds.observe(time.monotonic() - began)
+        metrics.claimed_items += len(claimed)
+        return claimed
+
+    async def _commit(self, worker: str, batch: Sequence[FinishedAttempt]) -> CommitReport:
+        metrics, began = self.metrics, time.monotonic()
+        try:
+            report = await self._ledger.commits.commit(worker, batch)
+        except Exception:
+            metrics.commit_errors += 1
+            raise
+        finally:
+            metrics.commit_seconds.observe(time.monotonic() - began)
+        metrics.committed_items += report.committed
+        return report
 
     async def mark_started(self, leases: Sequence[Lease]) -> list[Lease]:
         """Record that these attempts start. Returns the leases that are lost."""
@@ -166,7 +192,7 @@ class Registration:
         """The report, and the attempts as they were stored: what the ledger refuses to store ends its item as dead."""
         worker = self.identity.id
         try:
-            return await self._retry_when_full.call(lambda: self._ledger.commits.commit(worker, batch)), batch
+            return await self._retry_when_full.call(lambda: self._commit(worker, batch)), batch
         except WorkerLost:
             self.identity.mark_lost(worker)
             return _all_lost(batch), batch
@@ -209,7 +235,7 @@ def _dead(finished: FinishedAttempt, refused: UsageError) -> FinishedAttempt:
     decision = AttemptDecision(
         DecisionKind.DEAD, OutcomeClass.PERMANENT, 0.0, clean_error(f"not stored: {refused.message}")
     )
-    return FinishedAttempt(lease=finished.lease, decision=decision, seconds=finished.seconds)
+    return FinishedAttempt(lease=finished.lease, decision=decision, seconds=finished.seconds, waited=finished.waited)
 
 
 class Maintenance:

@@ -22,7 +22,7 @@ from shoal.model.outcome import DecisionKind, FinishedAttempt, OutcomeClass
 from shoal.worker.attempt_runner import AttemptRunner
 from shoal.worker.commit import CommitQueue, Committer
 from shoal.worker.lane_starts import ReleaseItem
-from shoal.worker.politeness import ClosedLanes
+from shoal.worker.politeness import ClosedLanes, PausedRuns
 from shoal.worker.registration import Registration
 from shoal.worker.state import LeaseBuffer, StopReason, WorkSummary
 
@@ -61,6 +61,7 @@ class Slots:
         lease_buffer: LeaseBuffer,
         commits: CommitQueue,
         closed_lanes: ClosedLanes,
+        paused_runs: PausedRuns,
         summary: WorkSummary,
         log: Log,
     ) -> None:
@@ -70,6 +71,7 @@ class Slots:
         self._lease_buffer = lease_buffer
         self._commits = commits
         self._closed_lanes = closed_lanes
+        self._paused_runs = paused_runs
         self._events = registration.identity.events
         self._options = registration.options
         self._summary = summary
@@ -189,6 +191,9 @@ class Slots:
 
     async def _process(self, claimed: ClaimedItem, claimed_at: float) -> None:
         if not await self._still_holds_lease(claimed):
+            return
+        if await self._paused_runs.is_paused(claimed.run_id, claimed_at):
+            await self.return_leases([claimed.lease, *self._lease_buffer.pop_unstarted()])
             return
         if claimed.lane is not None:
             run_id = self._attempts.lane_run_id(claimed)

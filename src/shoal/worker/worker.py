@@ -22,7 +22,9 @@ from shoal.worker.claim import Claimer
 from shoal.worker.commit import CommitQueue, Committer
 from shoal.worker.egress import WorkerEgress
 from shoal.worker.heartbeat import Heartbeat
-from shoal.worker.politeness import ClosedLanes
+from shoal.worker.metrics import WorkerMetrics
+from shoal.worker.operator_settings import OperatorSettings
+from shoal.worker.politeness import ClosedLanes, PausedRuns
 from shoal.worker.registration import Maintenance, OpenLedger, Registration
 from shoal.worker.slots import AutoConcurrency, Slots
 from shoal.worker.state import LeaseBuffer, StopReason, WorkSummary
@@ -36,7 +38,7 @@ STOP_TIMEOUT_SECONDS = 1.0
 class Worker:
     """Processes items of one scraper from one ledger. `open_ledger` opens it again, for other threads."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a worker
         self,
         ledger: Ledger,
         registration: Registration,
@@ -47,8 +49,10 @@ class Worker:
         end_process: EndProcess | None,
         log: Log,
         egress: WorkerEgress | None = None,
+        operator_settings: OperatorSettings | None = None,
     ) -> None:
         self._ledger = ledger
+        self._operator_settings = operator_settings
         self._egress = egress
         options = registration.options
         self._registration = registration
@@ -59,8 +63,8 @@ class Worker:
         self._lease_buffer = LeaseBuffer()
         self._commits = CommitQueue()
         self._committer = Committer(self._commits, registration, self._lease_buffer, self.summary, log)
-        closed_lanes = ClosedLanes(ledger.lanes)
-        self._slots = Slots(attempts, registration, self._lease_buffer, self._commits, closed_lanes, self.summary, log)
+        closed = ClosedLanes(ledger.lanes), PausedRuns(ledger.runs)
+        self._slots = Slots(attempts, registration, self._lease_buffer, self._commits, *closed, self.summary, log)
         self._claimer = Claimer(ledger, registration, self._lease_buffer, self._slots, log, egress=egress)
         self._maintenance = Maintenance(ledger, log)
         self._auto_concurrency = (
@@ -73,7 +77,9 @@ class Worker:
             self._slots, registration, open_ledger, hang_timeout=hang_timeout, end_process=end_process, log=log
         )
         self._heartbeat = Heartbeat(
-            open_ledger, registration, attempts, self._commits, self._watchdog, log, egress=egress
+            *(open_ledger, registration, attempts, self._commits, self._watchdog, log),
+            egress=egress,
+            operator_settings=operator_settings,
         )
 
     @property
@@ -85,6 +91,11 @@ class Worker:
     def stop_reason(self) -> StopReason | None:
         """Why it is stopping; None while it works."""
         return self._events.stop_reason
+
+    @property
+    def metrics(self) -> WorkerMetrics:
+        """What it measures about itself."""
+        return self._registration.metrics
 
     @property
     def idle(self) -> bool:
@@ -133,6 +144,8 @@ class Worker:
     async def _work(self, began: float) -> WorkSummary:
         await self._attempts.start()
         await self._registration.register()
+        if self._operator_settings is not None:
+            self._operator_settings.apply(*await self._operator_settings.read(self._ledger))
         self._heartbeat.start()
         if self._egress is not None:
             await self._egress.try_sync(self._ledger, self.id)

@@ -37,9 +37,16 @@ class Verb:
         group.info.help, group.info.no_args_is_help = self.help, True
         group._add_completion, group.rich_markup_mode = False, None  # plain help, without rich
         loaded: Any = typer.main.get_group(group)
-        for command in (loaded, *loaded.commands.values()):
+        for command in _with_commands(loaded):
             _convert_only_if_needed(command)
         return loaded
+
+
+def _with_commands(command: Any) -> Iterator[Any]:
+    """The command and, of a group, all commands in it."""
+    yield command
+    for inner in getattr(command, "commands", {}).values():
+        yield from _with_commands(inner)
 
 
 def lazy_commands(verbs: Mapping[str, Verb]) -> type[TyperGroup]:

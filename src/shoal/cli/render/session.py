@@ -75,14 +75,14 @@ class Session:
 
         return Console(quiet=self.quiet, print_note=self.note, print_error=self.complain)
 
-    def with_ledger(self, work: Callable[[Ledger], Coroutine[Any, Any, T]]) -> T:
-        """Open the ledger, which must exist, and run this with it."""
+    def with_ledger(self, work: Callable[[Ledger], Coroutine[Any, Any, T]], *, create: bool = False) -> T:
+        """Open the ledger and run this with it. It must exist; with `create` a SQLite one is made on first use."""
 
         async def open_and_run() -> T:
             from shoal.service.lookup import ledger_named_in_errors
             from shoal.wiring import ledger_context
 
-            async with ledger_context(self.settings, migrate=False) as ledger:
+            async with ledger_context(self.settings, migrate=None if create else False) as ledger:
                 with ledger_named_in_errors(self.settings):
                     return await work(ledger)
 

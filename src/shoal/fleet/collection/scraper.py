@@ -104,10 +104,11 @@ class GroupReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """The reports on all members of a run, at the ledger's time `at`."""
+    """The reports on all members of a run, at the ledger's time `at`; not `complete`: on some of them."""
 
     at: dt.datetime
     members: Sequence[MemberReport]
+    complete: bool = True
 
     def count(self, status: str) -> int:
         return sum(member.status == status for member in self.members)
@@ -143,17 +144,22 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-async def summarize(ledger: Ledger, run: Run) -> Summary:
-    """Every member that the run has, singles and those of groups alike, in the order they were planned."""
+async def summarize(ledger: Ledger, run: Run, *, most: int | None = None) -> Summary:
+    """Every member that the run has, singles and those of groups alike, in the order they were planned.
+
+    `most`: only so many of them; `Summary.complete` says whether there are more.
+    """
     records = await _records(ledger, run)
-    members, cursor = [], None
+    members: list[MemberReport] = []
+    cursor = None
     while True:
-        page = await ledger.reads.items(run.id, cursor=cursor, limit=PAGE)
+        room = PAGE if most is None else min(PAGE, most - len(members))
+        page = await ledger.reads.items(run.id, cursor=cursor, limit=room)
         members += [await _report(ledger, run, item, records.get(item.id)) for item in page.rows]
         cursor = page.cursor
-        if cursor is None:
+        if cursor is None or len(members) == most:
             break
-    return Summary(at=(await ledger.health.check()).clock, members=members)
+    return Summary(at=(await ledger.health.check()).clock, members=members, complete=cursor is None)
 
 
 async def _report(ledger: Ledger, run: Run, item: ItemView, record: str | None) -> MemberReport:
@@ -161,7 +167,8 @@ async def _report(ledger: Ledger, run: Run, item: ItemView, record: str | None) 
     group = (item.payload or {}).get("group")
     if record is not None:
         return msgspec.convert({**msgspec.json.decode(record), "group": group}, MemberReport)
-    own = await ledger.runs.by_idempotency_key(idempotency_key_of(run.id, key))
+    begun = item.tries or item.rescues or (item.state is not ItemState.READY and item.state is not ItemState.WAITING)
+    own = await ledger.runs.by_idempotency_key(idempotency_key_of(run.id, key)) if begun else None
     counts = Counts() if own is None else await ledger.reads.stats(own.id)
     failed = item.state is ItemState.DEAD
     attempts = await ledger.reads.attempts(run.id, item.id) if failed else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.lanes import BaseLanes, DelayRange
+from shoal.ledger.lanes import RANKED_LANES, BaseLanes, DelayRange
 from shoal.ledger.postgres.database import PostgresDatabase
 from shoal.model.lane import HostSlotReply, ReservedStarts, StartRequest
 
@@ -63,3 +63,6 @@ class PostgresLanes(BaseLanes):
 
     async def _block_host(self, stage: int, key: str, seconds: float, why: str) -> None:
         await self._db.fetch(self._sql["block_host"], stage, key, seconds, why)
+
+    async def _rank(self) -> None:
+        await self._db.fetch(self._sql["rank_lanes"], RANKED_LANES)

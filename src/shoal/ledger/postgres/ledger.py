@@ -6,19 +6,21 @@ from collections.abc import Callable, Mapping
 from functools import cache
 
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.coordination import SqlLocks, SqlSessions, SqlSettings
+from shoal.ledger.coordination import SqlLocks, SqlSessions, SqlSettings, SqlWorkerPools
+from shoal.ledger.postgres.access import PostgresAccess
 from shoal.ledger.postgres.budgets import PostgresBudgets
 from shoal.ledger.postgres.changes import PostgresChanges
 from shoal.ledger.postgres.claims import PostgresClaims, PostgresWorkers
 from shoal.ledger.postgres.commits import PostgresCommits
 from shoal.ledger.postgres.database import PostgresDatabase
 from shoal.ledger.postgres.exits import PostgresExits
+from shoal.ledger.postgres.failures import PostgresFailures
 from shoal.ledger.postgres.intake import PostgresIntake
 from shoal.ledger.postgres.lanes import PostgresLanes
 from shoal.ledger.postgres.runs import PostgresBulk, PostgresRuns
 from shoal.ledger.postgres.schema import PostgresSchema
 from shoal.ledger.postgres.steering import PostgresSteering
-from shoal.ledger.postgres.upkeep import PostgresUpkeep
+from shoal.ledger.postgres.upkeep import PostgresSampler, PostgresUpkeep
 from shoal.ledger.reads import SqlReads
 from shoal.ledger.schema import load_queries
 from shoal.ledger.upkeep import SqlHealth
@@ -56,9 +58,13 @@ class PostgresLedger:
         self.settings = SqlSettings(db, sql)
         self.locks = SqlLocks(db, sql)
         self.sessions = SqlSessions(db, sql)
+        self.pools = SqlWorkerPools(db, sql)
+        self.access = PostgresAccess(db, sql)
         self.reads = SqlReads(db, sql, catalog, self.runs, self.workers)
         self.steering = PostgresSteering(db, sql, catalog, self.reads)
-        self.upkeep = PostgresUpkeep(db, sql, bulk)
+        self.failures = PostgresFailures(db, sql, catalog)
+        sampler = PostgresSampler(db, sql, catalog, self.reads)
+        self.upkeep = PostgresUpkeep(db, sql, bulk, sampler, self.failures, self.lanes)
         self.health = PostgresHealth(db, sql)
 
     async def close(self) -> None:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from shoal.ledger.catalog import Catalog
 from shoal.ledger.exits import FORGET_SECONDS
+from shoal.ledger.history import SAMPLE_SECONDS, RunSampler
 from shoal.ledger.postgres.claims import PROMOTE_BATCH, RESCUE_BATCH
 from shoal.ledger.postgres.database import PostgresDatabase
+from shoal.ledger.postgres.failures import PostgresFailures
+from shoal.ledger.postgres.lanes import PostgresLanes
 from shoal.ledger.postgres.runs import update_idle_runs
+from shoal.ledger.protocols import Reads
 from shoal.ledger.runs import BaseBulk
 from shoal.ledger.upkeep import BaseUpkeep, UpkeepRound
+from shoal.model.history import HOURS_KEPT_SECONDS, MINUTES_KEPT_SECONDS
 from shoal.model.views import UpkeepReport
 
 REAP_SECONDS = 1.0
@@ -18,6 +24,8 @@ FOLD_SECONDS = 1.0
 LANES_SECONDS = 5.0
 TIDY_SECONDS = 60.0
 BULK_SECONDS = 1.0
+FAILURES_SECONDS = 1.0
+SLOW_LANES_SECONDS = 10.0
 SWEEP_BATCH = 1_000
 FOLD_BATCH = 10_000
 TIDY_BATCH = 10_000
@@ -26,11 +34,33 @@ EXITS_BATCH = 1_000
 BULK_SHARE = 0.5
 
 
+class PostgresSampler(RunSampler):
+    def __init__(self, db: PostgresDatabase, queries: Mapping[str, str], catalog: Catalog, reads: Reads) -> None:
+        super().__init__(db, queries, catalog, reads)
+        self._db = db
+
+    async def _put(self, run_no: int, counts: list[int], waiting_for: str) -> None:
+        await self._db.fetch(
+            self._sql["put_sample"], run_no, counts, waiting_for, MINUTES_KEPT_SECONDS, HOURS_KEPT_SECONDS
+        )
+
+
 class PostgresUpkeep(BaseUpkeep):
-    def __init__(self, db: PostgresDatabase, queries: Mapping[str, str], bulk: BaseBulk) -> None:
+    def __init__(
+        self,
+        db: PostgresDatabase,
+        queries: Mapping[str, str],
+        bulk: BaseBulk,
+        sampler: PostgresSampler,
+        failures: PostgresFailures,
+        lanes: PostgresLanes,
+    ) -> None:
         super().__init__(db, queries)
         self._db = db
         self._bulk = bulk
+        self._failures = failures
+        self._lanes = lanes
+        self._sampler = sampler
 
     async def run_once(self) -> UpkeepReport:
         round_ = UpkeepRound(self._left)
@@ -46,11 +76,19 @@ class PostgresUpkeep(BaseUpkeep):
         if await self._due(round_, "lanes", LANES_SECONDS):
             await update_idle_runs(self._db, self._sql)
             await self._sweep_lanes(round_)
+        for run_id in () if finished is None else finished[0]:
+            await self._sampler.sample(run_id)
+        if await self._due(round_, "sample", SAMPLE_SECONDS):
+            await self._sampler.sample_open_runs(lambda: round_.has_time_for("sample"))
         if await self._due(round_, "tidy", TIDY_SECONDS):
             await self._tidy(round_)
         if await self._due(round_, "bulk", BULK_SECONDS):
             until = time.monotonic() + BULK_SECONDS * BULK_SHARE
             await self._bulk.resume_unfinished(lambda: time.monotonic() < until)
+        if await self._due(round_, "failures", FAILURES_SECONDS):
+            await self._failures.group_all(lambda: round_.has_time_for("failures"))
+        if await self._due(round_, "slow_lanes", SLOW_LANES_SECONDS):
+            await self._lanes.rank()
         self._left = round_.left
         return UpkeepReport(
             promoted=promoted,
@@ -60,6 +98,11 @@ class PostgresUpkeep(BaseUpkeep):
             finished=() if finished is None else tuple(finished[0]),
             more=bool(round_.left),
         )
+
+    async def sample(self) -> int:
+        if not await self._db.value(self._sql["tick_due"], "sample", SAMPLE_SECONDS):
+            return 0
+        return await self._sampler.sample_open_runs()
 
     async def wait(self, seconds: float) -> None:
         await self._db.wait_for_notification(seconds)
@@ -104,6 +147,7 @@ class PostgresUpkeep(BaseUpkeep):
         while (row := await self._db.try_row(self._sql["tidy"], TIDY_BATCH)) is not None and row[0] == TIDY_BATCH:
             if not round_.has_time_for("tidy"):
                 return
+        await self._db.fetch(self._sql["tidy_failure_minutes"], TIDY_BATCH)
         await self._db.fetch(self._sql["recheck_lane_slots"])
         while (row := await self._db.try_row(self._sql["tidy_exits"], FORGET_SECONDS, EXITS_BATCH)) is not None:
             if row[0] < EXITS_BATCH or not round_.has_time_for("tidy"):

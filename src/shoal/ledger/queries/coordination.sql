@@ -13,6 +13,24 @@ update shoal.worker set heartbeat_at = shoal.clock(), report = coalesce($2, repo
 where id = $1 and state in ('live', 'draining')
 returning state, (select coalesce(max(s.version), 0) from shoal.setting s) as settings_version
 
+-- name: register_worker_pool
+insert into shoal.worker_pool (id, scraper, run_id, node, pid, process, logs, started_by, wanted, started_at, seen_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, shoal.clock(), shoal.clock())
+on conflict (id) do nothing
+
+-- name: forget_worker_pools
+delete from shoal.worker_pool where seen_at < shoal.clock() - shoal.seconds($1)
+
+-- name: report_worker_pool
+update shoal.worker_pool set seen_at = shoal.clock(), workers = $2, wanted = $3, stopping = $4
+where id = $1 and ended_at is null
+returning id
+
+-- name: end_worker_pool
+update shoal.worker_pool set ended_at = shoal.clock(), workers = 0, why = $2
+where id = $1 and ended_at is null
+returning id
+
 -- name: acquire_lock
 -- Returns a row when the lock was free, expired, or already the caller's.
 insert into shoal.lock as k (name, owner, acquired_at, expires_at)

@@ -69,3 +69,22 @@ from shoal.result r
 where not exists (select 1 from shoal.outcome o where o.run = r.run and o.item = r.item and o.state in ('done', 'dead'))
   and not exists (select 1 from shoal.run n where n.no = r.run and n.state = 'removed')
 limit 20
+
+-- name: failure_keys
+select g.stage, g.outcome, g.host, g.shape from shoal.failure_group g where g.run = $1
+
+-- name: events_window_end
+-- The last event of a full window of all runs; no row when the window reaches the end.
+select e.id from shoal.event e where e.id < $1 order by e.id desc limit 1 offset cast($2 as int) - 1
+
+-- name: run_events_window_end
+select e.id from shoal.event e where e.run = $3 and e.id < $1 order by e.run desc, e.id desc
+limit 1 offset cast($2 as int) - 1
+
+-- name: lanes_named
+select l.id from shoal.lane l where l.run in (0, $1) and l.key = $2
+
+-- name: workers_window_end
+-- The last worker of a full window; no row when the window reaches the end.
+select w.no from shoal.worker w where w.no < cast($1 as bigint) and (not $2 or w.state in ('live', 'draining'))
+order by w.no desc limit 1 offset cast($3 as int) - 1

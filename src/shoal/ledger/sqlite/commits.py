@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import msgspec
 
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.commits import BaseCommits, detail_text, prepare_follow_ups
+from shoal.ledger.commits import BaseCommits, BatchActivity, detail_text, prepare_follow_ups, sum_activity
 from shoal.ledger.intake import QueuedItems
 from shoal.ledger.sqlite.connection import Transaction, decoded, json_text, micros
 from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.intake import ItemBatch, as_batch, make_lanes, store_alias, store_items
 from shoal.ledger.sqlite.moves import admit
+from shoal.model.latency import trimmed
 from shoal.model.outcome import (
     DONE,
     AttemptDecision,
@@ -88,7 +89,7 @@ def _commit(tx: Transaction, worker: int, ends: _CommitBatch, finished: Sequence
     enqueued = duplicates = dropped = 0
     if count:
         tx.run("commit_leave")
-        _move(tx, worker, ends, summary)
+        _move(tx, worker, ends, summary, finished)
         if ends.keyed is not None and ended:
             dropped = store_keyed(tx, worker, ends.keyed)
         if ends.follow_ups is not None and ended:
@@ -154,6 +155,7 @@ def store_keyed(tx: Transaction, worker: int | None, keyed: KeyedRecords) -> int
     tx.run("commit_keyed_counts")
     if worker is not None:
         tx.run("commit_keyed_minutes", tx.now, worker)
+        tx.run("commit_keyed_activity", tx.now)
         tx.run("commit_keyed_changes", tx.now)
     dropped: int = tx.value("commit_keyed_dropped")
     tx.run("commit_keyed_end")
@@ -189,7 +191,9 @@ def keyed_records(finished: Sequence[FinishedAttempt]) -> KeyedRecords | None:
     return KeyedRecords(json_text(rows), b"".join([key.hash for end in finished for key in end.record_keys]))
 
 
-def _move(tx: Transaction, worker: int, ends: _CommitBatch, summary: _LeaseSummary) -> None:
+def _move(
+    tx: Transaction, worker: int, ends: _CommitBatch, summary: _LeaseSummary, finished: Sequence[FinishedAttempt]
+) -> None:
     tx.run("commit_outcomes", tx.now, worker)
     if not ends.all_done:
         tx.run("commit_attempts", tx.now, worker)
@@ -204,11 +208,25 @@ def _move(tx: Transaction, worker: int, ends: _CommitBatch, summary: _LeaseSumma
     else:
         tx.run("commit_counts", tx.now)
         tx.run("commit_minutes", tx.now, worker)
+    for run_no, sums in _activity(tx, finished, summary.count).items():
+        waits, works = json_text(trimmed(sums.waits)), json_text(trimmed(sums.works))
+        tx.run(
+            "commit_activity", run_no, tx.now, sums.done, sums.dead, sums.skipped, sums.retried, sums.throttled,
+            sums.records, sums.seconds, waits, works
+        )  # fmt: skip
     if ends.results is not None:
         tx.run("commit_results", ends.results)
         tx.run("commit_result_counts", ends.result_counts)
         tx.run("commit_result_minutes", ends.result_counts, tx.now, worker)
         tx.run("commit_changes", ends.result_counts, tx.now)
+
+
+def _activity(tx: Transaction, finished: Sequence[FinishedAttempt], held: int) -> dict[int, BatchActivity]:
+    """What the attempts with a valid lease add to the history of their runs."""
+    if held < len(finished):
+        valid = set(tx.json("commit_held_items"))
+        finished = [end for end in finished if end.lease.item in valid]
+    return sum_activity(finished)
 
 
 def _not_held(

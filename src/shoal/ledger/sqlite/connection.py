@@ -12,9 +12,10 @@ import datetime as dt
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -23,8 +24,10 @@ from shoal.ledger.sqlite.errors import APPLICATION_ID
 from shoal.ledger.sqlite.integrity import find_damage
 from shoal.model.exit_health import exit_state
 from shoal.model.lane import is_loopback_lane
+from shoal.model.latency import add_buckets
 from shoal.threads import ThreadRunner
 
+T = TypeVar("T")
 MICRO = 1_000_000
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -140,6 +143,24 @@ def _parse_time(raw: bytes) -> dt.datetime:
 sqlite3.register_converter("moment", _parse_time)
 
 
+def _add_buckets(first: str, second: str) -> str:
+    """The sum of two histograms, which are JSON lists; shoal.add_buckets on PostgreSQL."""
+    return json_text(add_buckets(decoded(first), decoded(second)))
+
+
+class _SumBuckets:
+    """Aggregate: the sum of histograms."""
+
+    def __init__(self) -> None:
+        self._sums: list[int] = []
+
+    def step(self, buckets: Any, /) -> None:
+        self._sums = add_buckets(self._sums, decoded(buckets))
+
+    def finalize(self) -> Any:
+        return json_text(self._sums)
+
+
 class SqliteConnection:
     """A connection that is used in one thread only.
 
@@ -154,6 +175,30 @@ class SqliteConnection:
         self._sqlite: sqlite3.Connection | None = None
         self._check_at = math.inf
         self._examined = False
+        self._callers = 0
+        self._is_running = False
+
+    @property
+    def load(self) -> int:
+        """How much waits for this connection; a query whose caller was cancelled counts until it ends."""
+        return self._callers + self._is_running
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count the caller for the length of a block."""
+        self._callers += 1
+        try:
+            yield
+        finally:
+            self._callers -= 1
+
+    def query(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a query; in the connection's thread."""
+        self._is_running = True
+        try:
+            return query(self.for_statement())
+        finally:
+            self._is_running = False
 
     def for_statement(self) -> sqlite3.Connection:
         """The connection, for the next statement: the time that it may take starts now."""
@@ -186,6 +231,8 @@ class SqliteConnection:
         connection.create_function("seconds", 1, micros)
         connection.create_function("is_loopback_lane", 1, is_loopback_lane, deterministic=True)
         connection.create_function("exit_state", 3, exit_state, deterministic=True)
+        connection.create_function("add_buckets", 2, _add_buckets, deterministic=True)
+        connection.create_aggregate("sum_buckets", 1, _SumBuckets)
         connection.set_progress_handler(self._should_interrupt, PROGRESS_STEPS)
 
     def close(self) -> None:

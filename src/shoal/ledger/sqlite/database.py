@@ -1,4 +1,4 @@
-"""The database file: one connection that writes and one that reads, each in its own thread.
+"""The database file: one connection that writes and one or more that read, each in its own thread.
 
 Several processes may use the file. Each write is one short transaction that takes the write lock at its beginning
 (BEGIN IMMEDIATE). Waiting for the lock is implemented here, because the pauses of SQLite's busy handler grow to 100 ms:
@@ -47,7 +47,9 @@ _READS = ("select", "with", "pragma")
 
 
 class SqliteDatabase:
-    def __init__(self, path: Path, queries: Mapping[str, str], *, busy_timeout: float, clock: SqliteClock) -> None:
+    def __init__(
+        self, path: Path, queries: Mapping[str, str], *, busy_timeout: float, clock: SqliteClock, readers: int = 1
+    ) -> None:
         self.path = path
         self._sql = queries
         self._busy_timeout = busy_timeout
@@ -59,7 +61,7 @@ class SqliteDatabase:
         self._examined = False
         self._stalled_at = -math.inf
         self._writer = SqliteConnection(path, "shoal-ledger-write", clock)
-        self._reader = SqliteConnection(path, "shoal-ledger-read", clock)
+        self._readers = [SqliteConnection(path, "shoal-ledger-read", clock) for _ in range(readers)]
 
     @property
     def display_url(self) -> str:
@@ -78,7 +80,8 @@ class SqliteDatabase:
         except OSError as error:
             raise LedgerReadOnly(f"The folder {self.path.parent} cannot be created: {error.strerror}.") from None
         await self._writer.thread.run(lambda: self._translate_errors(self._open_writer))
-        await self._reader.thread.run(lambda: self._translate_errors(lambda: self._open(self._reader)))
+        for reader in self._readers:
+            await reader.thread.run(lambda reader=reader: self._translate_errors(lambda: self._open(reader)))  # type: ignore[misc]
         self._inode = self.path.stat().st_ino
 
     def check_still_there(self) -> None:
@@ -96,7 +99,7 @@ class SqliteDatabase:
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
-            for connection in (self._reader, self._writer):
+            for connection in (*self._readers, self._writer):
                 await connection.thread.run(connection.close)
                 connection.thread.close()
 
@@ -119,11 +122,16 @@ class SqliteDatabase:
         return (await self.fetch(sql, *args))[0][0]
 
     async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """Query the reading connection. Does not need the schema."""
+        """Query a reading connection, the one that is free if there are several. Does not need the schema."""
+        reader = self._readers[0] if len(self._readers) == 1 else min(self._readers, key=lambda reader: reader.load)
+        return await self._read_with(reader, query)
+
+    async def _read_with(self, reader: SqliteConnection, query: Callable[[sqlite3.Connection], T]) -> T:
         self._check_open()
-        return await self._reader.thread.run(
-            lambda: self._translate_errors(lambda: self._retry_while_busy(lambda: query(self._reader.for_statement())))
-        )
+        with reader.counted():
+            return await reader.thread.run(
+                lambda: self._translate_errors(lambda: self._retry_while_busy(lambda: reader.query(query)))
+            )
 
     async def write(self, operation: Callable[[Transaction], T]) -> T:
         """Run an operation in its own transaction."""
@@ -151,13 +159,14 @@ class SqliteDatabase:
         woken = self._woken
         await self._check_if_stuck()
         began = time.monotonic()
-        seen = await self.read(_data_version)
+        reader = self._readers[0]  # each connection has a version of its own
+        seen = await self._read_with(reader, _data_version)
         while (left := began + seconds - time.monotonic()) > 0:
             try:
                 await asyncio.wait_for(woken.wait(), min(left, WATCH_SECONDS))
                 return
             except TimeoutError:
-                if await self.read(_data_version) != seen:
+                if await self._read_with(reader, _data_version) != seen:
                     break
         self._waited += time.monotonic() - began
 

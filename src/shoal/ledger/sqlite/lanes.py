@@ -8,7 +8,7 @@ from typing import Any
 
 from shoal.errors import WorkerLost
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.lanes import BaseLanes, DelayRange
+from shoal.ledger.lanes import RANKED_LANES, BaseLanes, DelayRange
 from shoal.ledger.sqlite.connection import MICRO, Transaction, json_text, micros
 from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.moves import admit_to, release_slots
@@ -56,6 +56,16 @@ class SqliteLanes(BaseLanes):
             return True
 
         return await self._db.write(work)
+
+    async def _rank(self) -> None:
+        ranks = await self._db.value(self._sql["lane_ranks"], RANKED_LANES)
+
+        def work(tx: Transaction) -> None:
+            tx.run("rank_lanes_tick", tx.now)
+            tx.run("rank_lanes_drop", ranks)
+            tx.run("rank_lanes_put", ranks)
+
+        await self._db.write(work)
 
     async def _declare(self, key: str, delay: DelayRange) -> None:
         await self._db.write(lambda tx: tx.run("declare_lane", key, *delay))

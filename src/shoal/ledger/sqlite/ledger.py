@@ -8,9 +8,10 @@ from functools import cache
 from pathlib import Path
 
 from shoal.ledger.catalog import Catalog
-from shoal.ledger.coordination import SqlLocks, SqlSessions, SqlSettings
+from shoal.ledger.coordination import SqlLocks, SqlSessions, SqlSettings, SqlWorkerPools
 from shoal.ledger.reads import SqlReads
 from shoal.ledger.schema import load_queries
+from shoal.ledger.sqlite.access import SqliteAccess
 from shoal.ledger.sqlite.backup import Progress, back_up
 from shoal.ledger.sqlite.budgets import SqliteBudgets
 from shoal.ledger.sqlite.changes import SqliteChanges
@@ -20,12 +21,13 @@ from shoal.ledger.sqlite.connection import SqliteClock
 from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.errors import no_space_message
 from shoal.ledger.sqlite.exits import SqliteExits
+from shoal.ledger.sqlite.failures import SqliteFailures
 from shoal.ledger.sqlite.intake import SqliteIntake
 from shoal.ledger.sqlite.lanes import SqliteLanes
 from shoal.ledger.sqlite.runs import SqliteBulk, SqliteRuns
 from shoal.ledger.sqlite.schema import SqliteSchema
 from shoal.ledger.sqlite.steering import SqliteSteering
-from shoal.ledger.sqlite.upkeep import SqliteUpkeep
+from shoal.ledger.sqlite.upkeep import SqliteSampler, SqliteUpkeep
 from shoal.ledger.upkeep import SqlHealth
 from shoal.model.views import HealthReport
 
@@ -62,9 +64,13 @@ class SqliteLedger:
         self.settings = SqlSettings(db, sql)
         self.locks = SqlLocks(db, sql)
         self.sessions = SqlSessions(db, sql)
+        self.pools = SqlWorkerPools(db, sql)
+        self.access = SqliteAccess(db, sql)
         self.reads = SqlReads(db, sql, catalog, self.runs, self.workers, full=lambda: no_space_message(db.path))
         self.steering = SqliteSteering(db, catalog, self.reads)
-        self.upkeep = SqliteUpkeep(db, sql, bulk)
+        self.failures = SqliteFailures(db, sql, catalog)
+        sampler = SqliteSampler(db, sql, catalog, self.reads)
+        self.upkeep = SqliteUpkeep(db, sql, bulk, sampler, self.failures, self.lanes)
         self.health = SqliteHealth(db, sql)
 
     async def back_up(self, target: Path, progress: Progress) -> None:
@@ -82,14 +88,19 @@ def named_queries() -> dict[str, str]:
 
 
 async def open_sqlite(
-    path: Path, *, busy_timeout: float = DEFAULT_BUSY_TIMEOUT, clock: Callable[[], float] | None = None
+    path: Path,
+    *,
+    busy_timeout: float = DEFAULT_BUSY_TIMEOUT,
+    clock: Callable[[], float] | None = None,
+    readers: int = 1,
 ) -> SqliteLedger:
     """Open the file; it and its folder are created if needed. The schema is not checked: see `ledger.schema`.
 
-    `clock` replaces the ledger's clock (seconds since 1970); for tests.
+    `readers`: how many connections read, so that one slow query does not delay the others. `clock` replaces the
+    ledger's clock (seconds since 1970); for tests.
     """
     queries = named_queries()
-    db = SqliteDatabase(path, queries, busy_timeout=busy_timeout, clock=SqliteClock(queries, clock))
+    db = SqliteDatabase(path, queries, busy_timeout=busy_timeout, clock=SqliteClock(queries, clock), readers=readers)
     try:
         await db.connect()
     except BaseException:

@@ -62,6 +62,8 @@ def unlease(tx: Transaction, pairs: str, how: UnleaseKind, reason: str | None) -
         tx.run("unlease_touch")
     tx.run("unlease_counts")
     tx.run("unlease_minutes", tx.now)
+    if quarantined:
+        tx.run("unlease_activity", tx.now)
     tx.run("unlease_end")
     if laned:
         admit(tx)

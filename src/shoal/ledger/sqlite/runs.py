@@ -158,7 +158,10 @@ def purge(tx: Transaction, no: int) -> int:
         return deleted
     if deleted := tx.run("purge_lanes", no, STEP) or tx.run("purge_changes", no, STEP):
         return deleted
-    for what in ("counts", "minutes", "dead_letters", "queues", "stages", "notes", "run"):
+    for what in (
+        *("counts", "minutes", "activity", "states", "failure_minutes", "failures", "slow_lanes", "dead_letters"),
+        *("queues", "stages", "notes", "run"),
+    ):
         tx.run(f"forget_{what}", no)
     return 0
 
@@ -179,6 +182,11 @@ def truncate_if_only_run(tx: Transaction, no: int) -> None:
         "result_change",
         "queue_count",
         "minute_count",
+        "failure_group",
+        "failure_minute",
+        "slow_lane",
+        "run_activity",
+        "run_state",
     ):
         tx.run(f"empty_{table}")
     tx.run("reset_lanes")

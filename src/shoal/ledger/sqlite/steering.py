@@ -25,6 +25,7 @@ def retry_items(tx: Transaction, no: int, items: str) -> int:
     retried = tx.run("retry_pick", no, items)
     if retried:
         tx.run("retry_leave")
+        tx.run("retry_failures")
         tx.run("retry_result_counts", no)
         tx.run("retry_changes", no, tx.now)
         tx.run("retry_results", no)
@@ -59,6 +60,7 @@ def replay_item(
         return ReplayReport(replayed=made_before, enqueued=0, duplicates=0, dropped_records=0)
     lane_ids = make_lanes(tx, follow_ups) if follow_ups is not None else []
     tx.run("replay_history", item)
+    tx.run("replay_failure", item)
     tx.run("replay_outcome", item, tx.now, float(finished.seconds), replay_id)
     tx.run("replay_renumber", no, item)
     tx.run("replay_take", item, no, ended["queue"])

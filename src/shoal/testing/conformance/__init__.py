@@ -5,15 +5,21 @@ class TestMyLedger(LedgerConformance):
     async def harness(self) -> AsyncIterator[LedgerHarness]: ...
 """
 
+from shoal.testing.conformance.access import AccessConformance
 from shoal.testing.conformance.budgets import BudgetConformance
 from shoal.testing.conformance.changes import ChangesConformance
 from shoal.testing.conformance.claims import ClaimsConformance, WorkersConformance
 from shoal.testing.conformance.commits import CommitsConformance
 from shoal.testing.conformance.exits import ExitsConformance
+from shoal.testing.conformance.failures import FailuresConformance
+from shoal.testing.conformance.history import HistoryConformance
 from shoal.testing.conformance.host_slots import HostSlotConformance
 from shoal.testing.conformance.intake import IntakeConformance
 from shoal.testing.conformance.lane_delays import LaneDelayConformance
+from shoal.testing.conformance.lane_lists import LaneListsConformance
 from shoal.testing.conformance.lanes import LanesConformance
+from shoal.testing.conformance.lists import ListsConformance
+from shoal.testing.conformance.pools import WorkerPoolsConformance
 from shoal.testing.conformance.reads import ReadsConformance
 from shoal.testing.conformance.record_keys import RecordKeysConformance
 from shoal.testing.conformance.redirects import RedirectsConformance
@@ -40,8 +46,14 @@ class LedgerConformance(
     SteeringConformance,
     ReplayConformance,
     ReadsConformance,
+    ListsConformance,
+    LaneListsConformance,
+    FailuresConformance,
+    HistoryConformance,
     LocksConformance,
     SessionsConformance,
+    WorkerPoolsConformance,
+    AccessConformance,
 ):
     """The whole contract."""
 

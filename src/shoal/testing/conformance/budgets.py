@@ -307,3 +307,30 @@ class BudgetConformance:
         now = await clock(harness)
         await settle(harness, said=BudgetCorrection(sent_at=now, remaining=-5, limit=10**15, reset_at=now + 10))
         assert (await take(harness, 1))[1].calls == 0
+
+    async def test_when_a_budget_runs_out(self, harness: LedgerHarness) -> None:
+        await take(harness, 10)
+        known = await view(harness)
+        assert (known.per_minute, known.empty_in_seconds) == (None, None), "nobody can tell from one moment"
+        await harness.advance_clock(60)
+        await take(harness, 10)
+        await harness.advance_clock(60)
+        hasty = await view(harness)
+        assert hasty.per_minute == pytest.approx(10, rel=0.02)
+        assert hasty.empty_in_seconds == pytest.approx(60 * 80 / 10, rel=0.02)
+        await harness.advance_clock(295)
+        calm = await view(harness)
+        assert (calm.per_minute, calm.empty_in_seconds) == (None, None), "nothing was granted of late"
+        # At its own pace a budget never runs out.
+        await take(harness, 1, BudgetPolicy(100, 60.0), key="t2")
+        await harness.advance_clock(30)
+        slow = await view(harness, key="t2")
+        assert slow.per_minute == pytest.approx(2, rel=0.02)
+        assert slow.empty_in_seconds is None
+        # What the site has counted: half of the window has passed, and 90 of 100 calls.
+        now = await clock(harness)
+        said = BudgetCorrection(limit=100, remaining=10, sent_at=now, reset_from=now + 1_800, reset_at=now + 1_800)
+        await settle(harness, said=said)
+        told = await view(harness)
+        assert told.per_minute == pytest.approx(3, rel=0.02)
+        assert told.empty_in_seconds == pytest.approx(200, rel=0.02)

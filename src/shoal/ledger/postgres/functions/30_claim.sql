@@ -18,7 +18,7 @@ create or replace function shoal.claim(
 returns table (
     item bigint, epoch int, queue int, priority int, tries smallint, rescues smallint, max_attempts int,
     lane text, url text, key text, payload json, request json, depth smallint,
-    deferred boolean, paced boolean)
+    deferred boolean, paced boolean, waited real)
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
 as $$
@@ -64,7 +64,7 @@ begin
     return query
     with gone as (
         delete from shoal.ready r where r.ctid = any (places)
-        returning r.item, r.lane, r.queue, r.priority, r.epoch, r.tries, r.rescues
+        returning r.item, r.lane, r.since, r.queue, r.priority, r.epoch, r.tries, r.rescues
     ),
     classified as materialized (
         -- due: when a row that may not start now becomes ready again. Within seconds, so that lifting a block need not
@@ -96,7 +96,8 @@ begin
         from classified j group by j.queue
     )
     select j.item, j.epoch + 1, j.queue, j.priority, j.tries, j.rescues, i.max_attempts,
-           j.lane_key, i.url, i.key, i.payload, i.request, i.depth, j.due is not null, j.paced
+           j.lane_key, i.url, i.key, i.payload, i.request, i.depth, j.due is not null, j.paced,
+           date_part('epoch', t - j.since)::real
     from classified j join shoal.item i on i.run = j.run and i.id = j.item;
 
     -- A claim counts as a heartbeat, once a second. Done last: from here the worker's heartbeats wait for this
@@ -125,7 +126,7 @@ create or replace function shoal.recall(worker_no int, claim int)
 returns table (
     item bigint, epoch int, queue int, priority int, tries smallint, rescues smallint, max_attempts int,
     lane text, url text, key text, payload json, request json, depth smallint,
-    deferred boolean, paced boolean)
+    deferred boolean, paced boolean, waited real)
 language plpgsql as $$
 begin
     -- Waits for the claim if it is running.
@@ -133,7 +134,7 @@ begin
     insert into shoal.void_claim (worker, claim_no, at) values (worker_no, claim, shoal.clock()) on conflict do nothing;
     return query
     select s.item, s.epoch, s.queue, s.priority, s.tries, s.rescues, i.max_attempts,
-           l.key, i.url, i.key, i.payload, i.request, i.depth, false, s.paced
+           l.key, i.url, i.key, i.payload, i.request, i.depth, false, s.paced, null::real
     from shoal.lease s
     join shoal.item i on i.run = s.run and i.id = s.item
     left join shoal.lane l on l.id = s.lane

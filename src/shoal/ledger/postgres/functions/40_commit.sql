@@ -5,7 +5,8 @@
 -- kinds: done, dead, skipped, retry (charged), throttled (not charged, its lane is blocked), put_off (not charged, its lane is
 -- not blocked, because another host asked to wait), egress (as put_off: no exit could be used). null: all are done without error or detail; this usual case has a
 -- shorter path. runs: the runs of the items, each at least once; used to lock them and to tell `repeated` from `lost`.
--- r_hashes: null, or the hash of each record that has a key (45_record_keys.sql).
+-- r_hashes: null, or the hash of each record that has a key (45_record_keys.sql). codes: the buckets of each attempt's
+-- wait and work (model/latency.py).
 create or replace function shoal.commit(
     worker_no int, items bigint[], epochs int[], runs int[], kinds text[], outcomes text[],
     delays double precision[], errors text[], took real[], details json[],
@@ -15,7 +16,7 @@ create or replace function shoal.commit(
     f_depths smallint[],
     lane_names text[], lane_stages int[],
     r_keys text[] default null, r_hashes bytea[] default null, r_spaces int[] default null,
-    r_replaces boolean[] default null,
+    r_replaces boolean[] default null, codes smallint[] default null,
     out committed int, out lost bigint[], out repeated bigint[], out enqueued int, out duplicates int,
     out dropped_records int)
 language plpgsql
@@ -48,9 +49,10 @@ begin
 
     if kinds is null then
         with held as (
-            delete from shoal.lease s using unnest(items, epochs, took) as i(item, epoch, seconds)
+            delete from shoal.lease s using unnest(items, epochs, took, codes) as i(item, epoch, seconds, code)
             where s.item = i.item and s.epoch = i.epoch
-            returning s.item, s.epoch, s.run, s.queue, s.tries, s.rescues, s.lane, s.claimed_at, s.started_at, i.seconds
+            returning s.item, s.epoch, s.run, s.queue, s.tries, s.rescues, s.lane, s.claimed_at, s.started_at, i.seconds,
+                      i.code
         ),
         ended as (
             insert into shoal.outcome (item, claimed_at, ended_at, run, queue, epoch, worker, seconds, tries, rescues,
@@ -60,8 +62,9 @@ begin
             from held h
         ),
         delta as (
-            insert into shoal.count_delta (at, queue, worker, leased, done, seconds)
-            select t, h.queue, worker_no, -count(*), count(*), sum(h.seconds) from held h group by h.queue
+            insert into shoal.count_delta (at, queue, worker, leased, done, seconds, latencies)
+            select t, h.queue, worker_no, -count(*), count(*), sum(h.seconds), array_agg(h.code)
+            from held h group by h.queue
         )
         select count(*), array_agg(h.item), array_agg(h.lane), array_agg(h.started_at is null),
                array_agg(h.run), array_agg(h.queue)
@@ -80,13 +83,13 @@ begin
     else
         with input as materialized (
             select u.*
-            from unnest(items, epochs, kinds, outcomes, delays, errors, took, details)
-                as u(item, epoch, kind, outcome, delay, error, seconds, detail)
+            from unnest(items, epochs, kinds, outcomes, delays, errors, took, details, codes)
+                as u(item, epoch, kind, outcome, delay, error, seconds, detail, code)
         ),
         held as (
             delete from shoal.lease s using input i where s.item = i.item and s.epoch = i.epoch
             returning s.item, s.epoch, s.run, s.queue, s.priority, s.tries, s.rescues, s.lane, s.claimed_at, s.started_at,
-                      i.kind, i.outcome, i.delay, i.error, i.seconds, i.detail
+                      i.kind, i.outcome, i.delay, i.error, i.seconds, i.detail, i.code
         ),
         classified as materialized (
             select h.*,
@@ -151,7 +154,8 @@ begin
         ),
         delta as (
             insert into shoal.count_delta
-                (at, queue, worker, leased, done, dead, skipped, delayed, waiting, retried, throttled, seconds)
+                (at, queue, worker, leased, done, dead, skipped, delayed, waiting, retried, throttled, seconds,
+                 latencies)
             select t, j.queue, worker_no, -count(*),
                    count(*) filter (where j.kind = 'done'), count(*) filter (where j.kind = 'dead'),
                    count(*) filter (where j.kind = 'skipped'),
@@ -159,7 +163,7 @@ begin
                                       or (j.kind = 'throttled' and (j.lane is null or j.holds))),
                    count(*) filter (where j.kind = 'throttled' and j.lane is not null and not j.holds),
                    count(*) filter (where j.kind = 'retry'), count(*) filter (where j.kind in ('throttled', 'put_off')),
-                   sum(j.seconds)
+                   sum(j.seconds), array_agg(j.code)
             from classified j group by j.queue
         )
         select count(*), array_agg(j.item), array_agg(j.item) filter (where j.kind in ('done', 'dead')),

@@ -144,6 +144,11 @@ begin
         cross join lateral (select i.lane, i.priority from shoal.item i
                             where i.run = v.run and i.id = v.item limit 1) i
     ),
+    fewer_failures as (
+        update shoal.failure_group g set items = g.items - n.n
+        from (select p.failure, count(*) as n from placed p where p.failure is not null group by p.failure) n
+        where g.id = n.failure
+    ),
     discarded as (
         -- Records that were stored when the item died.
         delete from shoal.result x using placed p where x.run = run_no and x.item = p.item returning p.queue, p.item
@@ -474,7 +479,7 @@ begin
     where r.no = run_number and r.idle <> wanted and r.state = 'active';
 end $$;
 
--- Fold count deltas into totals and counts per minute.
+-- Fold count deltas into totals, counts per minute and the history of runs.
 create or replace function shoal.fold_counts(most int) returns int
 language plpgsql as $$
 declare
@@ -521,6 +526,37 @@ begin
         set done = m.done + excluded.done, dead = m.dead + excluded.dead, skipped = m.skipped + excluded.skipped,
             retried = m.retried + excluded.retried, throttled = m.throttled + excluded.throttled, results = m.results + excluded.results,
             seconds = m.seconds + excluded.seconds
+    ),
+    histograms as (
+        select x.run, x.at, shoal.buckets(array_agg(x.wait), array_agg(x.n)) as waits,
+               shoal.buckets(array_agg(x.work), array_agg(x.n)) as works
+        from (
+            select k.run, date_trunc('minute', d.at) as at, c.code / 64 as wait, c.code % 64 as work, count(*)::int as n
+            from d cross join lateral unnest(d.latencies) as c(code) join shoal.queue k on k.id = d.queue
+            where c.code is not null
+            group by 1, 2, 3, 4
+        ) x
+        group by x.run, x.at
+    ),
+    activity as (
+        insert into shoal.run_activity as a
+            (run, step, at, done, dead, skipped, retried, throttled, results, seconds, waits, works)
+        select f.run, 60, f.at, f.done, f.dead, f.skipped, f.retried, f.throttled, f.results, f.seconds,
+               coalesce(h.waits, '{}'), coalesce(h.works, '{}')
+        from (
+            select k.run, date_trunc('minute', d.at) as at, sum(d.done) as done, sum(d.dead) as dead,
+                   sum(d.skipped) as skipped, sum(d.retried) as retried, sum(d.throttled) as throttled,
+                   sum(d.results) as results, sum(d.seconds) as seconds
+            from d join shoal.queue k on k.id = d.queue where d.worker is not null
+            group by 1, 2
+        ) f
+        left join histograms h on h.run = f.run and h.at = f.at
+        order by f.run, f.at
+        on conflict (run, step, at) do update
+        set done = a.done + excluded.done, dead = a.dead + excluded.dead, skipped = a.skipped + excluded.skipped,
+            retried = a.retried + excluded.retried, throttled = a.throttled + excluded.throttled,
+            results = a.results + excluded.results, seconds = a.seconds + excluded.seconds,
+            waits = shoal.add_buckets(a.waits, excluded.waits), works = shoal.add_buckets(a.works, excluded.works)
     )
     select count(*) into n from d;
     return n;
@@ -640,6 +676,11 @@ begin
     delete from shoal.count_delta d where d.queue in (select k.id from shoal.queue k where k.run = run_no);
     delete from shoal.queue_count c where c.queue in (select k.id from shoal.queue k where k.run = run_no);
     delete from shoal.minute_count m where m.queue in (select k.id from shoal.queue k where k.run = run_no);
+    delete from shoal.failure_minute m where m.failure in (select g.id from shoal.failure_group g where g.run = run_no);
+    delete from shoal.failure_group g where g.run = run_no;
+    delete from shoal.slow_lane l where l.run = run_no;
+    delete from shoal.run_activity a where a.run = run_no;
+    delete from shoal.run_state s where s.run = run_no;
     delete from shoal.dead_letter x where x.run = run_no;
     delete from shoal.queue k where k.run = run_no;
     delete from shoal.stage s where s.run = run_no;
@@ -734,7 +775,8 @@ begin
         return false;
     end if;
     truncate shoal.item, shoal.ready, shoal.waiting, shoal.delayed, shoal.lease, shoal.outcome, shoal.attempt,
-             shoal.result, shoal.result_change, shoal.count_delta, shoal.queue_count, shoal.minute_count;
+             shoal.result, shoal.result_change, shoal.count_delta, shoal.queue_count, shoal.minute_count,
+             shoal.failure_group, shoal.failure_minute, shoal.slow_lane, shoal.run_activity, shoal.run_state;
     update shoal.lane l set taken = 0, unstarted = 0, waiting = 0 where l.taken <> 0 or l.waiting <> 0;
     return true;
 exception when lock_not_available or insufficient_privilege then

@@ -43,8 +43,9 @@ begin
     on conflict (run, item, epoch) do nothing;
     update shoal.outcome o
     set epoch = old_epoch + 1, worker = null, claimed_at = t, ended_at = t, seconds = took, state = 'done',
-        outcome = 'done', error = null, detail = json_build_object('replay', replay_id)
+        outcome = 'done', error = null, detail = json_build_object('replay', replay_id), failure = null
     where o.run = run_no and o.item = item_id;
+    update shoal.failure_group g set items = g.items - 1 where g.id = ended.failure;
 
     -- The older records get numbers below 0, so that the new ones find theirs free. What is still below 0 when they are
     -- stored was not yielded again.

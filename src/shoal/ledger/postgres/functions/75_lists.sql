@@ -252,3 +252,74 @@ begin
                         order by d.queue, d.item limit 10001) x
     where k.run = run_no limit 10001;
 end $$;
+
+-- Items of a run with this text in their key or URL; of these queues or of all (null). At most `most_seen` are read.
+create or replace function shoal.find_text(
+    run_no int, queues int[], after_item bigint, most int, most_seen int, part text,
+    out ids bigint[], out seen_to bigint)
+language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off set plan_cache_mode = force_generic_plan
+as $$
+declare
+    seen int;
+begin
+    with w as materialized (
+        select i.id, (queues is null or i.queue = any (queues))
+                     and (strpos(i.key, part) > 0 or strpos(i.url, part) > 0) as matches
+        from shoal.item i
+        where (i.run, i.id) > (run_no, after_item) and (i.run, i.id) < (run_no + 1, 0)
+        order by i.run, i.id limit most_seen
+    )
+    select array(select w.id from w where w.matches order by w.id limit most), count(*), max(w.id)
+    into ids, seen, seen_to from w;
+    if seen < most_seen then
+        seen_to := null;
+    end if;
+end $$;
+
+-- Items of a run in these lanes.
+create or replace function shoal.find_in_lanes(
+    run_no int, lanes bigint[], after_item bigint, most int, out ids bigint[], out seen_to bigint)
+language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+    ids := array(
+        select x.id from unnest(lanes) as l(id)
+        cross join lateral (select i.id from shoal.item i
+                            where i.run = run_no and i.lane = l.id and i.id > after_item
+                            order by i.run, i.lane, i.id limit most) x
+        order by x.id limit most);
+end $$;
+
+-- Items of a failure group of a run.
+create or replace function shoal.find_failure(
+    run_no int, group_no int, after_item bigint, most int, out ids bigint[], out seen_to bigint)
+language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+    ids := array(select o.item from shoal.outcome o
+                 where o.failure = group_no and o.state = 'dead' and o.failure is not null and o.item > after_item
+                   and o.run = run_no
+                 order by o.failure, o.item limit most);
+end $$;
+
+-- Those of these items that are in one of the lanes and have the text in their key or URL (null: any).
+create or replace function shoal.refine_items(run_no int, items bigint[], lanes bigint[], part text) returns bigint[]
+language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+    return array(
+        select i.id from unnest(items) as u(id)
+        cross join lateral (select i.id, i.lane, i.key, i.url from shoal.item i
+                            where i.run = run_no and i.id = u.id limit 1) i
+        where (lanes is null or i.lane = any (lanes))
+          and (part is null or strpos(i.key, part) > 0 or strpos(i.url, part) > 0)
+        order by i.id);
+end $$;

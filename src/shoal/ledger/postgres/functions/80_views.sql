@@ -80,6 +80,32 @@ join shoal.item i on i.run = o.run and i.id = o.item
 join shoal.stage g on g.id = i.stage
 where o.state = 'dead';
 
+-- S4.14: each run as a job: running, paused, completed, failed or idle, and how many workers have an item of it. A job
+-- has failed when as many of its items are dead as done.
+create or replace view shoal.jobs as
+select r.id as run_id, r.scraper,
+       case when r.state = 'paused' then 'paused' when r.state = 'cancelled' then 'idle'
+            when r.state = 'finished' then
+                case when c.dead > 0 and c.dead >= c.done then 'failed' else 'completed' end
+            when exists (select 1 from shoal.worker w
+                         where w.state in ('live', 'draining')
+                           and w.heartbeat_at > shoal.clock() - shoal.seconds(w.lease_seconds)
+                           and coalesce(w.scope->>'scraper', r.scraper) = r.scraper
+                           and (json_array_length(w.scope->'run_ids') = 0
+                                or r.id in (select x.value from json_array_elements_text(w.scope->'run_ids') x)))
+                then 'running'
+            else 'idle' end as status,
+       (select count(distinct s.worker) from shoal.lease s where s.run = r.no) as active_workers,
+       c.pending, c.leased as processing, c.done as completed, c.dead as failed, r.created_at, r.finished_at
+from shoal.run r
+cross join lateral (
+    select coalesce(sum(q.ready + q.waiting + q.delayed), 0)::bigint as pending,
+           coalesce(sum(q.leased), 0)::bigint as leased, coalesce(sum(q.done), 0)::bigint as done,
+           coalesce(sum(q.dead), 0)::bigint as dead
+    from shoal.queue_depth q where q.run_id = r.id
+) c
+where r.state <> 'removed';
+
 -- Exits of pools: how they are, and at how many hosts they are blocked.
 create or replace view shoal.egress_health as
 select e.pool, p.kind, e.label as exit, e.key, shoal.exit_state(e.state, e.until, shoal.clock()) as state, e.until, e.why,

@@ -1,4 +1,4 @@
--- functions: ab7e65410750a7e1
+-- functions: f5a61a4d78e6739a
 -- The ledger, version 1. An item's facts never change; its state is the table that holds its row: ready, waiting,
 -- delayed, lease or outcome. A change of state is a delete in one table and an insert in another, so a claim reads
 -- claimable rows only, and finished rows are only appended.
@@ -94,6 +94,10 @@ create table shoal.item (
 create unique index item_key on shoal.item (stage, key_hash);
 -- For lists of a stage or a partition.
 create index item_queue on shoal.item (queue, id);
+-- For the lanes of a run, and the items of a lane.
+create index item_lane on shoal.item (run, lane, id) where lane is not null;
+-- For the items that an item enqueued.
+create index item_parent on shoal.item (run, parent, id) where parent is not null;
 
 -- Claimable rows and nothing else. The primary key is the claim order.
 create table shoal.ready (
@@ -142,8 +146,8 @@ create table shoal.delayed (
 create index delayed_due on shoal.delayed (due_at);
 -- For lists, and for changes of a whole run.
 create index delayed_queue on shoal.delayed (queue, item);
--- For an operator who lifts a block or shortens a delay.
-create index delayed_lane on shoal.delayed (lane) where slotted;
+-- For an operator who lifts a block or shortens a delay, and for the counts of a lane.
+create index delayed_lane on shoal.delayed (lane, slotted) where lane is not null;
 
 -- No index on worker: leases are few, and only the reaper searches by worker.
 -- paced: its lane had a delay when it was claimed, so its worker reserves a start. started_at: when the start was
@@ -179,10 +183,44 @@ create table shoal.outcome (
     outcome    text not null,
     error      text,
     detail     json,
+    -- The group of a dead item; null until upkeep has found it.
+    failure    int,
     primary key (run, item)
 );
 create index outcome_not_done on shoal.outcome (run, state, item) where state <> 'done';
+create index outcome_dead on shoal.outcome (run, ended_at) where state = 'dead';
 create index outcome_time on shoal.outcome using brin (ended_at);
+create index outcome_ungrouped on shoal.outcome (run, item) where state = 'dead' and failure is null;
+create index outcome_failure on shoal.outcome (failure, item) where state = 'dead' and failure is not null;
+
+-- Groups of dead items: equal stage, outcome, host, and shape of the message (model/failures.py). items: how many there
+-- are now. item, error: of the one that died last.
+create table shoal.failure_group (
+    id       int generated always as identity primary key,
+    run      int not null,
+    stage    int not null,
+    outcome  text collate "C" not null,
+    host     text collate "C" not null,
+    shape    text collate "C" not null,
+    items    bigint not null default 0,
+    first_at timestamptz not null,
+    last_at  timestamptz not null,
+    item     bigint not null default 0,
+    error    text not null default '',
+    muted_by text,
+    muted_at timestamptz,
+    unique (run, stage, outcome, host, shape)
+);
+create index failure_group_last on shoal.failure_group (run, last_at, id);
+
+-- How many items of a group died per minute; kept for some hours.
+create table shoal.failure_minute (
+    failure int not null,
+    minute  timestamptz not null,
+    items   int not null,
+    primary key (failure, minute)
+);
+create index failure_minute_old on shoal.failure_minute (minute);
 
 create table shoal.attempt (
     item       bigint not null,
@@ -197,6 +235,7 @@ create table shoal.attempt (
     detail     json,
     primary key (run, item, epoch)
 );
+create index attempt_failed on shoal.attempt (run, ended_at) where error is not null;
 
 create table shoal.result (
     item   bigint not null,
@@ -292,11 +331,20 @@ create table shoal.lane (
     floor         double precision not null default 0,
     -- The stage whose policy it has; stages of newer runs override those of older ones.
     declared_by   int not null default 0,
-    key           text not null,
+    key           text collate "C" not null,
     blocked_why   text,
     floor_why     text,
     unique (run, key)
 );
+
+-- The lanes that will take longest, some hundreds of each run and of the shared ones (run 0). Upkeep ranks them every
+-- few seconds: an index on counters that every claim changes would cost more.
+create table shoal.slow_lane (
+    lane    bigint primary key,
+    run     int not null,
+    seconds double precision not null
+);
+create index slow_lane_rank on shoal.slow_lane (run, seconds, lane);
 
 -- Slots in a host's lane for requests of items of other lanes: redirects, APIs, robots.txt. A slot that is not granted
 -- waits and counts in the lane's `slots_wanted`, then in `slots_granted`. Slots of a dead worker are released, as its
@@ -433,7 +481,9 @@ create table shoal.count_delta (
     new_records       int not null default 0,
     changed_records   int not null default 0,
     unchanged_records int not null default 0,
-    dropped_records   int not null default 0
+    dropped_records   int not null default 0,
+    -- Of each attempt that a commit ended, the buckets of its wait and its work: see model/latency.py.
+    latencies  smallint[]
 );
 
 create table shoal.queue_count (
@@ -473,6 +523,41 @@ create table shoal.minute_count (
 );
 create index minute_count_queue on shoal.minute_count (queue);
 
+-- The history of a run, in steps of a minute and, for what is older than two days, of an hour: `step` is in seconds.
+-- Attempts that ended, with histograms of their waits and their work (see model/latency.py).
+create table shoal.run_activity (
+    run       int not null,
+    step      int not null,
+    at        timestamptz not null,
+    done      int not null default 0,
+    dead      int not null default 0,
+    skipped   int not null default 0,
+    retried   int not null default 0,
+    throttled int not null default 0,
+    results   int not null default 0,
+    seconds   double precision not null default 0,
+    waits     int[] not null default '{}',
+    works     int[] not null default '{}',
+    primary key (run, step, at)
+);
+
+-- How a run stood: its items by state, and {"cause": open items}. Sampled, so rows may be missing.
+create table shoal.run_state (
+    run         int not null,
+    step        int not null,
+    at          timestamptz not null,
+    ready       bigint not null,
+    waiting     bigint not null,
+    delayed     bigint not null,
+    leased      bigint not null,
+    done        bigint not null,
+    dead        bigint not null,
+    skipped     bigint not null,
+    cancelled   bigint not null,
+    waiting_for json not null,
+    primary key (run, step, at)
+);
+
 create table shoal.setting (
     version bigint generated always as identity primary key,
     scope   text not null,
@@ -490,6 +575,25 @@ create table shoal.lock (
     expires_at  timestamptz not null,
     finished_at timestamptz,
     value       json not null default '{}'
+);
+
+-- Processes that supervise workers on a machine. process: which process has the pid, as it may be used again.
+create table shoal.worker_pool (
+    id         text primary key,
+    scraper    text not null,
+    run_id     text not null,
+    node       text not null,
+    pid        int not null,
+    process    text not null,
+    logs       text not null,
+    started_by text not null,
+    workers    int not null default 0,
+    wanted     int not null,
+    stopping   int not null default 0,
+    why        text not null default '',
+    started_at timestamptz not null,
+    seen_at    timestamptz not null,
+    ended_at   timestamptz
 );
 
 -- Budgets of calls that workers share: of an exit and a kind of call. Times are seconds since 1970 by the ledger's clock.
@@ -536,6 +640,30 @@ create table shoal.session (
     primary key (scraper, identity)
 );
 
+-- Who may use `shoal serve`. Of tokens and sessions, only the SHA-256 digests of their secrets are stored.
+create table shoal.access_token (
+    id         bigint generated always as identity primary key,
+    name       text not null unique,
+    role       text not null check (role in ('viewer', 'operator')),
+    digest     bytea not null unique,
+    created_at timestamptz not null,
+    created_by text not null,
+    expires_at timestamptz,
+    used_at    timestamptz
+);
+
+-- idle: how long a session may be unused.
+create table shoal.access_session (
+    digest     bytea primary key,
+    token      bigint not null references shoal.access_token (id) on delete cascade,
+    idle       interval not null,
+    created_at timestamptz not null,
+    used_at    timestamptz not null,
+    expires_at timestamptz not null
+);
+create index access_session_token on shoal.access_session (token);
+create index access_session_end on shoal.access_session (expires_at);
+
 create table shoal.event (
     id      bigint generated always as identity primary key,
     at      timestamptz not null,
@@ -563,7 +691,8 @@ create table shoal.tick (
     cursor bigint not null default 0
 );
 insert into shoal.tick (name, at) values ('reap', '-infinity'), ('fold', '-infinity'), ('lanes', '-infinity'),
-    ('tidy', '-infinity'), ('wake', '-infinity'), ('bulk', '-infinity');
+    ('tidy', '-infinity'), ('wake', '-infinity'), ('bulk', '-infinity'), ('failures', '-infinity'),
+    ('slow_lanes', '-infinity'), ('sample', '-infinity');
 
 -- Rows of these tables live for seconds: vacuum by count and without pauses, and fill the pages completely.
 alter table shoal.ready set (fillfactor = 100, autovacuum_vacuum_scale_factor = 0,
@@ -583,4 +712,5 @@ alter table shoal.worker set (fillfactor = 50);
 alter table shoal.exit set (fillfactor = 50);
 alter table shoal.exit_member set (fillfactor = 50);
 alter table shoal.queue_count set (fillfactor = 50);
+alter table shoal.run_activity set (fillfactor = 50);
 alter table shoal.tick set (fillfactor = 50);

@@ -7,7 +7,9 @@ select * from shoal.exchange_budget(
 
 -- name: list_budgets
 select b.*, t.now, coalesce(sum(g.calls), 0) as taken, max(g.ends_at) as last_end,
-       coalesce(sum(g.calls) filter (where not g.settled and g.expires_at > t.now), 0) as open_calls
+       coalesce(sum(g.calls) filter (where not g.settled and g.expires_at > t.now), 0) as open_calls,
+       sum(g.calls) filter (where g.granted_at > t.now - 300) as recent_calls,
+       min(g.granted_at) filter (where g.granted_at > t.now - 300) as recent_from
 from (select extract(epoch from shoal.clock())::float8 as now) t
 cross join shoal.budget b
 left join shoal.budget_grant g on g.budget = b.id and g.ends_at >= shoal.budget_since(b, t.now)

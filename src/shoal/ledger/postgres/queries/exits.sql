@@ -113,3 +113,28 @@ select h.host, h.succeeded, h.blocked, h.blocks_in_row, h.error,
        greatest(0, coalesce(extract(epoch from h.blocked_until - shoal.clock()), 0))::float8 as blocked_seconds
 from shoal.exit_host h where h.exit = $1
 order by h.blocked_until is not null and h.blocked_until > shoal.clock() desc, h.blocked desc, h.host limit $2
+
+-- name: exit_matrix
+-- Blocks of a pool: the $2 most blocked hosts, and the $3 exits that are blocked most there, by the newest blocks.
+with recent as materialized (
+    select h.exit, h.host, h.blocked, h.succeeded, h.blocked_until, h.blocked_until > shoal.clock() as is_now
+    from shoal.exit_host h where h.pool = $1 and h.blocked_until is not null
+    order by h.blocked_until desc limit 3000
+),
+hosts as materialized (
+    select s.host, row_number() over (order by count(*) filter (where s.is_now) desc, sum(s.blocked) desc, s.host) as place
+    from recent s group by s.host order by place limit $2::int
+),
+exits as materialized (
+    select s.exit, row_number() over (order by count(*) filter (where s.is_now) desc, sum(s.blocked) desc, s.exit) as place
+    from recent s join hosts t on t.host = s.host join shoal.exit e on e.id = s.exit and e.unlisted_at is null
+    group by s.exit order by place limit $3::int
+)
+select e.key, e.label, shoal.exit_state(e.state, e.until, shoal.clock()) as state, t.host, h.blocked, h.succeeded,
+       case when h.blocked_until > shoal.clock() then extract(epoch from h.blocked_until - shoal.clock())::float8 end as until,
+       x.place as exit_place, t.place as host_place
+from exits x
+cross join hosts t
+join shoal.exit_host h on h.exit = x.exit and h.host = t.host
+join shoal.exit e on e.id = x.exit
+order by x.place, t.place

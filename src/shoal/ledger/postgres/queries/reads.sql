@@ -4,21 +4,25 @@
 
 -- name: worker_progress
 with finished as (
-    select m.worker, m.done, m.dead, m.skipped from shoal.minute_count m join shoal.queue k on k.id = m.queue
+    select m.worker, m.done, m.dead, m.skipped, m.done + m.dead + m.skipped + m.retried + m.throttled as attempts,
+           m.seconds
+    from shoal.minute_count m join shoal.queue k on k.id = m.queue
     where k.run = $1 and m.minute > shoal.clock() - make_interval(mins => $2)
     union all
-    select d.worker, d.done, d.dead, d.skipped from shoal.count_delta d join shoal.queue k on k.id = d.queue
+    select d.worker, d.done, d.dead, d.skipped, d.done + d.dead + d.skipped + d.retried + d.throttled, d.seconds
+    from shoal.count_delta d join shoal.queue k on k.id = d.queue
     where k.run = $1 and d.worker is not null
 ),
 totals as (
     select f.worker, sum(f.done)::bigint as done, sum(f.dead)::bigint as dead,
-           sum(f.skipped)::bigint as skipped, 0::bigint as leased
+           sum(f.skipped)::bigint as skipped, 0::bigint as leased, sum(f.attempts)::bigint as attempts,
+           sum(f.seconds)::float8 as seconds
     from finished f group by f.worker
     union all
-    select s.worker, 0, 0, 0, count(*) from shoal.lease s where s.run = $1 group by s.worker
+    select s.worker, 0, 0, 0, count(*), 0, 0 from shoal.lease s where s.run = $1 group by s.worker
 )
 select w.id as worker, sum(t.leased)::bigint as leased, sum(t.done)::bigint as done, sum(t.dead)::bigint as dead,
-       sum(t.skipped)::bigint as skipped
+       sum(t.skipped)::bigint as skipped, sum(t.attempts)::bigint as attempts, sum(t.seconds)::float8 as seconds
 from totals t join shoal.worker w on w.no = t.worker
 group by w.id order by done desc, w.id
 
@@ -52,6 +56,11 @@ select * from shoal.find_items($1::text, $2::int[], $3::bigint, $4::int)
 -- name: find_done
 select * from shoal.find_done($1::int, $2::int[], $3::bigint, $4::int, $5::int)
 
+-- name: find_done_of_run
+-- Done items of a run, whose last item is $5.
+select f.ids, case when f.seen_to < $5::bigint then f.seen_to end as seen_to
+from shoal.find_done($1::int, null, $2::bigint, $3::int, $4::int) f
+
 -- name: find_ended
 select * from shoal.find_ended($1::int, $2::int[], $3::bigint, $4::int, $5::int, $6::text, $7::text, $8::text)
 
@@ -77,6 +86,23 @@ join shoal.item i on i.run = o.run and i.id = o.item
 join shoal.stage g on g.id = i.stage
 where o.run = $1 and o.state = 'dead' and o.item > $2
 order by o.item limit $3
+
+-- name: errors
+-- The newest of each table by its index, then the newest of these.
+with found as (
+    (select o.item, o.ended_at, o.worker, o.outcome, o.error, 1 as final from shoal.outcome o
+     where o.run = $1 and o.state = 'dead' order by o.ended_at desc limit $2)
+    union all
+    (select a.item, a.ended_at, a.worker, a.outcome, a.error, 0 from shoal.attempt a
+     where a.run = $1 and a.error is not null and $3 = 0 order by a.ended_at desc limit $2)
+)
+select f.ended_at as at, f.item, g.name as stage, coalesce(i.url, i.key) as name, w.id as worker, f.outcome, f.error,
+       f.final
+from found f
+join shoal.item i on i.run = $1 and i.id = f.item
+join shoal.stage g on g.id = i.stage
+left join shoal.worker w on w.no = f.worker
+order by f.ended_at desc, f.item desc limit $2
 
 -- name: stale
 select s.item, r.id as run_id, coalesce(i.key, i.url) as name, w.id as claimed_by, s.claimed_at as started,
@@ -125,12 +151,6 @@ select (select r.item from shoal.result r where (r.run, r.item) > ($1::int, 0) a
        (select r.item from shoal.result r where (r.run, r.item) > ($1::int, 0) and (r.run, r.item) < ($1 + 1, 0)
         order by r.run desc, r.item desc limit 1) as last
 
--- name: events
-select e.id, e.at, r.id as run_id, e.actor, e.action, e.subject, e.detail
-from shoal.event e left join shoal.run r on r.no = e.run
-where ($1::int is null or e.run = $1) and ($2::bigint is null or e.id < $2)
-order by e.id desc limit $3
-
 -- name: rank_ready
 -- How many items precede it in its queue, counted up to a limit.
 select count(*) from (
@@ -159,7 +179,7 @@ from unnest(shoal.busy_lanes($1::int)) as u(id)
 cross join lateral (select l.* from shoal.lane l where l.id = u.id limit 1) l
 left join shoal.run r on r.no = l.run
 where l.waiting > 0
-order by l.waiting desc, l.id limit 5
+order by l.waiting desc, l.id limit $2
 
 -- name: delayed_reasons
 -- Counted up to a limit, with the first due time of each kind. An item with a slot waits for its lane: for the end of a
@@ -193,3 +213,84 @@ order by y.id desc limit 3
 
 -- name: run_times
 select r.changed_at, shoal.clock() as now from shoal.run r where r.no = $1
+
+-- name: find_text
+-- $7: the last item of the run.
+select f.ids, case when f.seen_to < $7::bigint then f.seen_to end as seen_to
+from shoal.find_text($1::int, $2::int[], $3::bigint, $4::int, $5::int, $6::text) f
+
+-- name: item_span
+-- The first and the last item of a run.
+select (select i.id from shoal.item i where (i.run, i.id) > ($1::int, 0) and (i.run, i.id) < ($1 + 1, 0)
+        order by i.run, i.id limit 1) as first,
+       (select i.id from shoal.item i where (i.run, i.id) > ($1::int, 0) and (i.run, i.id) < ($1 + 1, 0)
+        order by i.run desc, i.id desc limit 1) as last
+
+-- name: find_in_lanes
+select * from shoal.find_in_lanes($1::int, $2::bigint[], $3::bigint, $4::int)
+
+-- name: refine_items
+select shoal.refine_items($1::int, $2::bigint[], $3::bigint[], $4::text) as ids
+
+-- name: children
+select i.id from shoal.item i
+where i.run = $1 and i.parent = $2 and i.id > $3 order by i.run, i.parent, i.id limit $4
+
+-- name: item_lanes
+-- The lanes of these items.
+select distinct on (l.id) l.*, r.id as run_id,
+       greatest(0, extract(epoch from l.blocked_until - shoal.clock()))::float8 as blocked_seconds,
+       greatest(0, extract(epoch from l.next_at - shoal.clock()))::float8 as next_seconds
+from unnest($2::bigint[]) as u(id)
+cross join lateral (select i.lane from shoal.item i where i.run = $1 and i.id = u.id limit 1) i
+join shoal.lane l on l.id = i.lane left join shoal.run r on r.no = l.run
+order by l.id
+
+-- name: partition_page
+-- Partitions of a stage by name, after $2 or from it on ($5), or only $4.
+select p.partition, coalesce(c.ready, 0) + coalesce(d.ready, 0) as ready, coalesce(c.waiting, 0) + coalesce(d.waiting, 0) as waiting,
+       coalesce(c.delayed, 0) + coalesce(d.delayed, 0) as delayed, coalesce(c.leased, 0) + coalesce(d.leased, 0) as leased,
+       coalesce(c.done, 0) + coalesce(d.done, 0) as done, coalesce(c.dead, 0) + coalesce(d.dead, 0) as dead,
+       coalesce(c.skipped, 0) + coalesce(d.skipped, 0) as skipped,
+       coalesce(c.cancelled, 0) + coalesce(d.cancelled, 0) as cancelled,
+       coalesce(c.results, 0) + coalesce(d.results, 0) as results,
+       coalesce(c.duplicates, 0) + coalesce(d.duplicates, 0) as duplicates,
+       coalesce(c.new_records, 0) + coalesce(d.new_records, 0) as new_records,
+       coalesce(c.changed_records, 0) + coalesce(d.changed_records, 0) as changed_records,
+       coalesce(c.unchanged_records, 0) + coalesce(d.unchanged_records, 0) as unchanged_records,
+       coalesce(c.dropped_records, 0) + coalesce(d.dropped_records, 0) as dropped_records, p.id as queue
+from (select k.id, k.partition from shoal.queue k
+      where k.stage = $1 and k.partition >= $2 and ($5::boolean or k.partition > $2)
+        and ($4::text is null or k.partition = $4)
+      order by k.stage, k.partition limit $3) p
+left join shoal.queue_count c on c.queue = p.id
+left join (
+    select x.queue, sum(x.ready)::bigint as ready, sum(x.waiting)::bigint as waiting, sum(x.delayed)::bigint as delayed,
+           sum(x.leased)::bigint as leased, sum(x.done)::bigint as done, sum(x.dead)::bigint as dead,
+           sum(x.skipped)::bigint as skipped, sum(x.cancelled)::bigint as cancelled, sum(x.results)::bigint as results,
+           sum(x.duplicates)::bigint as duplicates, sum(x.new_records)::bigint as new_records,
+           sum(x.changed_records)::bigint as changed_records, sum(x.unchanged_records)::bigint as unchanged_records,
+           sum(x.dropped_records)::bigint as dropped_records
+    from shoal.count_delta x group by x.queue
+) d on d.queue = p.id
+order by p.partition
+
+-- name: partition_rates
+-- What ended in the last $2 minutes, of these queues.
+select m.queue, sum(m.done + m.dead + m.skipped)::bigint as ended from shoal.minute_count m
+where m.minute > shoal.clock() - make_interval(mins => $2::int) and m.queue = any ($1::int[]) group by m.queue
+
+-- name: events_filtered
+-- Of a window of the newest events of a run, or of all, those of an actor or an action.
+select e.id, e.at, r.id as run_id, e.actor, e.action, e.subject, e.detail
+from (select x.* from shoal.event x where x.id < $2::bigint order by x.id desc limit $3) e
+left join shoal.run r on r.no = e.run
+where $1::int is null and ($4::text is null or e.actor = $4)
+  and ($5::text is null or e.action = $5 or (right($5, 1) = '.' and starts_with(e.action, $5)))
+union all
+select e.id, e.at, r.id as run_id, e.actor, e.action, e.subject, e.detail
+from (select x.* from shoal.event x where x.run = $1::int and x.id < $2::bigint order by x.run desc, x.id desc limit $3) e
+left join shoal.run r on r.no = e.run
+where $1::int is not null and ($4::text is null or e.actor = $4)
+  and ($5::text is null or e.action = $5 or (right($5, 1) = '.' and starts_with(e.action, $5)))
+order by id desc limit $6

@@ -64,6 +64,10 @@ from (
     join shoal.run r on r.no = k.run
 ) x
 
+-- name: ledger_size
+-- The whole database: it is the ledger's own.
+select pg_catalog.pg_database_size(pg_catalog.current_database()) as bytes
+
 -- name: health
 -- S0.20. Sessions are counted for the whole server, as its limit is; waits and transactions for this database, without
 -- those of autovacuum.

@@ -95,6 +95,10 @@ create table item (
 create unique index item_key on item (stage, key_hash);
 -- A run's items are those of its queues: for lists, and for removing it.
 create index item_queue on item (queue);
+-- For the lanes of a run, and the items of a lane.
+create index item_lane on item (run, lane) where lane is not null;
+-- For the items that an item enqueued.
+create index item_parent on item (parent) where parent is not null;
 
 create table counter (
     name  text primary key,
@@ -149,8 +153,8 @@ create table delayed (
 create index delayed_due on delayed (due_at);
 -- For lists, and for changes of a whole run.
 create index delayed_queue on delayed (queue);
--- For an operator who lifts a block or shortens a delay.
-create index delayed_lane on delayed (lane) where slotted;
+-- For an operator who lifts a block or shortens a delay, and for the counts of a lane.
+create index delayed_lane on delayed (lane, slotted) where lane is not null;
 
 -- No index on worker: leases are few, and only the reaper searches by worker.
 -- paced: its lane had a delay when it was claimed, so its worker reserves a start. started_at: when the start was
@@ -185,9 +189,43 @@ create table outcome (
     state      text not null check (state in ('done', 'dead', 'skipped', 'cancelled')),
     outcome    text not null,
     error      text,
-    detail     text
+    detail     text,
+    -- The group of a dead item; null until upkeep has found it.
+    failure    integer
 ) strict;
 create index outcome_not_done on outcome (run, state, item) where state <> 'done';
+create index outcome_ungrouped on outcome (run, item) where state = 'dead' and failure is null;
+create index outcome_failure on outcome (failure, item) where state = 'dead' and failure is not null;
+
+-- Groups of dead items: equal stage, outcome, host, and shape of the message (model/failures.py). items: how many there
+-- are now. item, error: of the one that died last.
+create table failure_group (
+    id       integer primary key autoincrement,
+    run      integer not null,
+    stage    integer not null,
+    outcome  text not null,
+    host     text not null,
+    shape    text not null,
+    items    integer not null default 0,
+    first_at integer not null,
+    last_at  integer not null,
+    item     integer not null default 0,
+    error    text not null default '',
+    muted_by text,
+    muted_at integer,
+    unique (run, stage, outcome, host, shape)
+) strict;
+create index failure_group_last on failure_group (run, last_at, id);
+
+-- How many items of a group died per minute; kept for some hours.
+create table failure_minute (
+    failure integer not null,
+    minute  integer not null,
+    items   integer not null,
+    primary key (failure, minute)
+) strict, without rowid;
+create index failure_minute_old on failure_minute (minute);
+create index outcome_dead on outcome (run, ended_at) where state = 'dead';
 
 create table attempt (
     item       integer not null,
@@ -202,6 +240,7 @@ create table attempt (
     detail     text,
     primary key (item, epoch)
 ) strict, without rowid;
+create index attempt_failed on attempt (run, ended_at) where error is not null;
 
 -- Records may be large, so the table has rowids and the primary key is a small index.
 create table result (
@@ -311,6 +350,15 @@ select l.id, l.run, 1 + cast(min(1e6, 0.1 / l.delay_max) as integer) as ahead,
             else max(0, l.max_active - l.taken - l.slots_granted - l.slots_wanted) end as allowance,
        max(case when l.delay_max > 0 then coalesce(l.next_at, 0) - 100000 else 0 end, coalesce(l.blocked_until, 0)) as due
 from lane l;
+
+-- The lanes that will take longest, some hundreds of each run and of the shared ones (run 0). Upkeep ranks them every
+-- few seconds: an index on counters that every claim changes would cost more.
+create table slow_lane (
+    lane    integer primary key,
+    run     integer not null,
+    seconds real not null
+) strict;
+create index slow_lane_rank on slow_lane (run, seconds, lane);
 
 -- Slots in a host's lane for requests of items of other lanes: redirects, APIs, robots.txt. A slot that is not granted
 -- waits and counts in the lane's `slots_wanted`, then in `slots_granted`. Slots of a dead worker are released, as its
@@ -454,6 +502,41 @@ create table minute_count (
 ) strict, without rowid;
 create index minute_count_queue on minute_count (queue);
 
+-- The history of a run, in steps of a minute and, for what is older than two days, of an hour: `step` is in seconds.
+-- Attempts that ended, with histograms of their waits and their work (JSON lists; see model/latency.py).
+create table run_activity (
+    run       integer not null,
+    step      integer not null,
+    at        integer not null,
+    done      integer not null default 0,
+    dead      integer not null default 0,
+    skipped   integer not null default 0,
+    retried   integer not null default 0,
+    throttled integer not null default 0,
+    results   integer not null default 0,
+    seconds   real not null default 0,
+    waits     text not null default '[]',
+    works     text not null default '[]',
+    primary key (run, step, at)
+) strict, without rowid;
+
+-- How a run stood: its items by state, and {"cause": open items}. Sampled, so rows may be missing.
+create table run_state (
+    run         integer not null,
+    step        integer not null,
+    at          integer not null,
+    ready       integer not null,
+    waiting     integer not null,
+    delayed     integer not null,
+    leased      integer not null,
+    done        integer not null,
+    dead        integer not null,
+    skipped     integer not null,
+    cancelled   integer not null,
+    waiting_for text not null,
+    primary key (run, step, at)
+) strict, without rowid;
+
 create table setting (
     version integer primary key,
     scope   text not null,
@@ -471,6 +554,25 @@ create table lock (
     expires_at  integer not null,
     finished_at integer,
     value       text not null default '{}'
+) strict, without rowid;
+
+-- Processes that supervise workers on a machine. process: which process has the pid, as it may be used again.
+create table worker_pool (
+    id         text primary key,
+    scraper    text not null,
+    run_id     text not null,
+    node       text not null,
+    pid        integer not null,
+    process    text not null,
+    logs       text not null,
+    started_by text not null,
+    workers    integer not null default 0,
+    wanted     integer not null,
+    stopping   integer not null default 0,
+    why        text not null default '',
+    started_at integer not null,
+    seen_at    integer not null,
+    ended_at   integer
 ) strict, without rowid;
 
 -- Budgets of calls that workers share: of an exit and a kind of call. Times are seconds since 1970 by the ledger's clock.
@@ -517,6 +619,30 @@ create table session (
     primary key (scraper, identity)
 ) strict, without rowid;
 
+-- Who may use `shoal serve`. Of tokens and sessions, only the SHA-256 digests of their secrets are stored.
+create table access_token (
+    id         integer primary key autoincrement,
+    name       text not null unique,
+    role       text not null check (role in ('viewer', 'operator')),
+    digest     blob not null unique,
+    created_at integer not null,
+    created_by text not null,
+    expires_at integer,
+    used_at    integer
+) strict;
+
+-- idle: how long a session may be unused.
+create table access_session (
+    digest     blob primary key,
+    token      integer not null references access_token (id),
+    idle       integer not null,
+    created_at integer not null,
+    used_at    integer not null,
+    expires_at integer not null
+) strict, without rowid;
+create index access_session_token on access_session (token);
+create index access_session_end on access_session (expires_at);
+
 create table event (
     id      integer primary key,
     at      integer not null,
@@ -535,7 +661,8 @@ create table tick (
     at    integer not null,
     cursor integer not null default 0
 ) strict, without rowid;
-insert into tick (name, at) values ('reap', 0), ('lanes', 0), ('tidy', 0), ('bulk', 0);
+insert into tick (name, at)
+values ('reap', 0), ('lanes', 0), ('tidy', 0), ('bulk', 0), ('sample', 0), ('failures', 0), ('slow_lanes', 0);
 
 -- The offset between the kernel's clock and the ledger's, for each boot of a machine. See SqliteClock.
 create table clock (
@@ -616,6 +743,32 @@ join run r on r.no = o.run
 join item i on i.id = o.item
 join stage g on g.id = i.stage
 where o.state = 'dead';
+
+-- S4.14: each run as a job: running, paused, completed, failed or idle, and how many workers have an item of it. A job
+-- has failed when as many of its items are dead as done.
+create view jobs as
+select r.id as run_id, r.scraper,
+       case when r.state = 'paused' then 'paused' when r.state = 'cancelled' then 'idle'
+            when r.state = 'finished' then case when sum(c.dead) > 0 and sum(c.dead) >= sum(c.done)
+                                                then 'failed' else 'completed' end
+            when exists (select 1 from worker w
+                         where w.state in ('live', 'draining')
+                           and w.heartbeat_at / 1e6 > (julianday('now') - 2440587.5) * 86400 - w.lease_seconds
+                           and coalesce(json_extract(w.scope, '$.scraper'), r.scraper) = r.scraper
+                           and (json_array_length(w.scope, '$.run_ids') = 0
+                                or r.id in (select x.value from json_each(w.scope, '$.run_ids') x)))
+                then 'running'
+            else 'idle' end as status,
+       (select count(distinct s.worker) from lease s where s.run = r.no) as active_workers,
+       coalesce(sum(c.ready + c.waiting + c.delayed), 0) as pending, coalesce(sum(c.leased), 0) as processing,
+       coalesce(sum(c.done), 0) as completed, coalesce(sum(c.dead), 0) as failed,
+       strftime('%Y-%m-%d %H:%M:%f', r.created_at / 1e6, 'unixepoch') as created_at,
+       strftime('%Y-%m-%d %H:%M:%f', r.finished_at / 1e6, 'unixepoch') as finished_at
+from run r
+left join queue k on k.run = r.no
+left join queue_count c on c.queue = k.id
+where r.state <> 'removed'
+group by r.no;
 
 -- Exits of pools: how they are, and at how many hosts they are blocked.
 create view egress_health as

@@ -52,7 +52,9 @@ insert into budget_grant (id, budget, calls, granted_at, expires_at, ends_at) va
 
 -- name: list_budgets
 select b.*, b.now, coalesce(sum(g.calls), 0) as taken, max(g.ends_at) as last_end,
-       coalesce(sum(case when not g.settled and g.expires_at > b.now then g.calls end), 0) as open_calls
+       coalesce(sum(case when not g.settled and g.expires_at > b.now then g.calls end), 0) as open_calls,
+       sum(case when g.granted_at > b.now - 300 then g.calls end) as recent_calls,
+       min(case when g.granted_at > b.now - 300 then g.granted_at end) as recent_from
 from (select b.*, clock() / 1e6 as now,
              case when b.remaining is not null and b.reset_at > clock() / 1e6 then b.sent_at
                   else max(coalesce(b.reset_from, 0), clock() / 1e6 - b.seconds) end as since

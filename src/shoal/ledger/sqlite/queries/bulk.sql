@@ -68,11 +68,26 @@ delete from queue_count where queue in (select k.id from queue k where k.run = ?
 -- name: forget_minutes
 delete from minute_count where queue in (select k.id from queue k where k.run = ?1)
 
+-- name: forget_activity
+delete from run_activity where run = ?1
+
+-- name: forget_states
+delete from run_state where run = ?1
+
 -- name: purge_lanes
 delete from lane where id in (select l.id from lane l where l.run = ?1 limit ?2)
 
 -- name: purge_changes
 delete from result_change where position in (select c.position from result_change c where c.run = ?1 limit ?2)
+
+-- name: forget_failure_minutes
+delete from failure_minute where failure in (select g.id from failure_group g where g.run = ?1)
+
+-- name: forget_failures
+delete from failure_group where run = ?1
+
+-- name: forget_slow_lanes
+delete from slow_lane where run = ?1
 
 -- name: forget_dead_letters
 delete from dead_letter where run = ?1
@@ -121,6 +136,21 @@ delete from queue_count
 
 -- name: empty_minute_count
 delete from minute_count
+
+-- name: empty_failure_group
+delete from failure_group
+
+-- name: empty_failure_minute
+delete from failure_minute
+
+-- name: empty_slow_lane
+delete from slow_lane
+
+-- name: empty_run_activity
+delete from run_activity
+
+-- name: empty_run_state
+delete from run_state
 
 -- name: drop_ready
 -- Items of a run to end as cancelled, [id, ...], whatever their state: first collected from each table, then moved.
@@ -219,15 +249,20 @@ select json_group_array(json_array(x.priority, x.item, x.lane)) from (
 -- name: retry_pick
 -- Dead, skipped or cancelled items to retry: tries and rescues start at 0, the epoch continues.
 insert into temp.retried (item, lane, queue, priority, epoch, state, worker, claimed_at, ended_at, seconds, outcome,
-                          error, detail)
+                          error, detail, failure)
 select o.item, i.lane, o.queue, i.priority, o.epoch, o.state, o.worker, o.claimed_at, o.ended_at, o.seconds, o.outcome,
-       o.error, o.detail
+       o.error, o.detail, o.failure
 from json_each(?2) j
 cross join outcome o on o.item = j.value and o.run = ?1 and o.state in ('dead', 'skipped', 'cancelled')
 cross join item i on i.id = o.item
 
 -- name: retry_leave
 delete from outcome where item in (select v.item from temp.retried v)
+
+-- name: retry_failures
+update failure_group as g set items = g.items - n.n
+from (select v.failure, count(*) as n from temp.retried v where v.failure is not null group by v.failure) n
+where g.id = n.failure
 
 -- name: retry_result_counts
 update queue_count as c set results = c.results - n.n
@@ -353,10 +388,14 @@ select o.item, o.epoch, o.claimed_at, o.ended_at, o.run, o.worker, o.seconds, o.
 from outcome o where o.item = ?1
 on conflict (item, epoch) do nothing
 
+-- name: replay_failure
+update failure_group set items = items - 1
+where id = (select o.failure from outcome o where o.item = ?1 and o.state = 'dead')
+
 -- name: replay_outcome
 update outcome
 set epoch = epoch + 1, worker = null, claimed_at = ?2, ended_at = ?2, seconds = ?3, state = 'done', outcome = 'done',
-    error = null, detail = json_object('replay', ?4)
+    error = null, detail = json_object('replay', ?4), failure = null
 where item = ?1
 
 -- name: replay_renumber

@@ -30,18 +30,18 @@ from json_each(?1) j
 update worker set heartbeat_at = ?2 where no = ?1 and state in ('live', 'draining')
 
 -- name: claim_pick
--- The first rows of a queue as one JSON text: see scratch/tables.sql for why. The last two columns: deferred (the row
+-- The first rows of a queue as one JSON text: see scratch/tables.sql for why. The last columns: deferred (the row
 -- may not start soon, because its lane was paused or blocked after it became ready, others have reserved starts since,
--- or too many became ready before the lane had a delay) and paced (the lane has a delay).
+-- or too many became ready before the lane had a delay), paced (the lane has a delay), and since when it was ready.
 select json_group_array(json_array(
     y.item, y.epoch + 1, y.queue, y.priority, y.tries, y.rescues, i.max_attempts, l.key, i.url, i.key, i.payload,
     i.request, i.depth,
     case when l.paused or l.blocked_until > ?3 then 1
          when l.delay_max > 0 then (select o.due > ?3 or l.unstarted > o.ahead from lane_room o where o.id = l.id)
          else 0 end,
-    coalesce(l.delay_max > 0, 0)))
+    coalesce(l.delay_max > 0, 0), (?3 - y.since) / 1e6))
 from (
-    select y.item, y.epoch, y.queue, y.priority, y.tries, y.rescues, y.lane
+    select y.item, y.epoch, y.queue, y.priority, y.tries, y.rescues, y.lane, y.since
     from ready y
     where y.queue = ?1
       and exists (select 1 from queue k join run r on r.no = k.run where k.id = ?1 and r.state = 'active')

@@ -149,6 +149,11 @@ update minute_count as m set results = m.results + n.n
 from (select k.queue, sum(k.stored) as n from temp.keyed k group by k.queue) n
 where m.minute = ?1 - ?1 % 60000000 and m.queue = n.queue and m.worker = ?2
 
+-- name: commit_keyed_activity
+update run_activity as a set results = a.results + n.n
+from (select k.run, sum(k.stored) as n from temp.keyed k group by k.run) n
+where a.run = n.run and a.step = 60 and a.at = ?1 - ?1 % 60000000
+
 -- name: commit_keyed_changes
 insert into result_change (run, stage, at, records, items)
 select o.run, o.stage, ?1, sum(o.records), json_group_array(o.item)
@@ -214,6 +219,19 @@ from temp.ended e where true group by e.queue
 on conflict (minute, queue, worker) do update
 set done = done + excluded.done, dead = dead + excluded.dead, skipped = skipped + excluded.skipped,
     retried = retried + excluded.retried, throttled = throttled + excluded.throttled, seconds = seconds + excluded.seconds
+
+-- name: commit_activity
+-- The history of a run: sums of a batch, and the histograms of its latencies.
+insert into run_activity (run, step, at, done, dead, skipped, retried, throttled, results, seconds, waits, works)
+values (?1, 60, ?2 - ?2 % 60000000, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+on conflict (run, step, at) do update
+set done = done + excluded.done, dead = dead + excluded.dead, skipped = skipped + excluded.skipped,
+    retried = retried + excluded.retried, throttled = throttled + excluded.throttled,
+    results = results + excluded.results, seconds = seconds + excluded.seconds,
+    waits = add_buckets(waits, excluded.waits), works = add_buckets(works, excluded.works)
+
+-- name: commit_held_items
+select json_group_array(e.item) from temp.ended e
 
 -- name: commit_summary
 -- [number of items, of ended ones, of those in lanes, the queue if there is only one, total seconds].

@@ -1,15 +1,40 @@
--- Reads of locks and sessions. They differ from PostgreSQL in times and in how the largest character is written.
+-- Reads of locks, pools and sessions. They differ from PostgreSQL in times and in how the largest character is written.
 
 -- name: get_lock
 select e.name, e.owner, e.acquired_at as "acquired_at [moment]", e.expires_at as "expires_at [moment]",
        e.finished_at as "finished_at [moment]", e.value
 from lock e where e.name = ?1
 
+-- name: list_settings
+with recursive scopes (scope) as (
+    select min(s.scope) from setting s
+    union all
+    select (select min(s.scope) from setting s where s.scope > c.scope) from scopes c where c.scope is not null
+)
+select s.scope, s.version, s.value, s.set_by, s.set_at as "set_at [moment]"
+from (select scope from scopes where scope is not null order by scope limit ?1) c
+join setting s on s.version = (select max(e.version) from setting e where e.scope = c.scope)
+order by s.scope
+
 -- name: list_locks
 select e.name, e.owner, e.acquired_at as "acquired_at [moment]", e.expires_at as "expires_at [moment]",
        e.finished_at as "finished_at [moment]", e.value
 from lock e where e.name >= ?1 and e.name < ?1 || char(1114111)
 order by e.name desc limit ?2
+
+-- name: get_worker_pool
+select p.id, p.scraper, p.run_id, p.node, p.pid, p.process, p.logs, p.started_by as by, p.workers, p.wanted,
+       p.stopping, p.why, p.started_at as "started_at [moment]", p.ended_at as "ended_at [moment]",
+       (clock() - p.seen_at) / 1e6 as silent_seconds
+from worker_pool p where p.id = ?1
+
+-- name: list_worker_pools
+select p.id, p.scraper, p.run_id, p.node, p.pid, p.process, p.logs, p.started_by as by, p.workers, p.wanted,
+       p.stopping, p.why, p.started_at as "started_at [moment]", p.ended_at as "ended_at [moment]",
+       (clock() - p.seen_at) / 1e6 as silent_seconds
+from worker_pool p
+where (?1 = '' or p.scraper = ?1) and (?2 = 1 or p.ended_at is null)
+order by p.started_at desc, p.id limit ?3
 
 -- name: get_session
 select s.version, (clock() - s.stored_at) / 1e6 as age, s.content

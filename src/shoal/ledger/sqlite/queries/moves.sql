@@ -226,6 +226,11 @@ insert into minute_count (minute, queue, worker, dead)
 select ?1 - ?1 % 60000000, u.queue, u.worker, sum(u.poison) from temp.unleased u where true group by u.queue, u.worker
 on conflict (minute, queue, worker) do update set dead = dead + excluded.dead
 
+-- name: unlease_activity
+insert into run_activity (run, step, at, dead)
+select u.run, 60, ?1 - ?1 % 60000000, count(*) from temp.unleased u where u.poison group by u.run
+on conflict (run, step, at) do update set dead = dead + excluded.dead
+
 -- name: unlease_summary
 -- [returned, quarantined, how many in lanes].
 select json_array(coalesce(sum(not u.poison), 0), coalesce(sum(u.poison), 0), count(u.lane)) from temp.unleased u

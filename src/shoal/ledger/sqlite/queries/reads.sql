@@ -4,17 +4,20 @@
 
 -- name: worker_progress
 with finished as (
-    select m.worker, m.done, m.dead, m.skipped from minute_count m join queue k on k.id = m.queue
+    select m.worker, m.done, m.dead, m.skipped, m.done + m.dead + m.skipped + m.retried + m.throttled as attempts,
+           m.seconds
+    from minute_count m join queue k on k.id = m.queue
     where k.run = ?1 and m.minute > clock() - 60000000 * ?2
 ),
 totals as (
-    select f.worker, sum(f.done) as done, sum(f.dead) as dead, sum(f.skipped) as skipped, 0 as leased
+    select f.worker, sum(f.done) as done, sum(f.dead) as dead, sum(f.skipped) as skipped, 0 as leased,
+           sum(f.attempts) as attempts, sum(f.seconds) as seconds
     from finished f group by f.worker
     union all
-    select s.worker, 0, 0, 0, count(*) from lease s where s.run = ?1 group by s.worker
+    select s.worker, 0, 0, 0, count(*), 0, 0.0 from lease s where s.run = ?1 group by s.worker
 )
 select w.id as worker, sum(t.leased) as leased, sum(t.done) as done, sum(t.dead) as dead,
-       sum(t.skipped) as skipped
+       sum(t.skipped) as skipped, sum(t.attempts) as attempts, sum(t.seconds) as seconds
 from totals t join worker w on w.no = t.worker
 group by w.id order by done desc, w.id
 
@@ -115,6 +118,16 @@ select (select json_group_array(f.id) from (
        case when count(*) = ?5 then max(w.id) end as seen_to
 from seen w
 
+-- name: find_done_of_run
+-- Done items of the run ?1. At most ?4 ended items are read, of all runs, up to the last item of this run (?5).
+with seen as materialized (
+    select o.item, o.run = ?1 and o.state = 'done' as matches
+    from outcome o where o.item > ?2 and o.item <= ?5 order by o.item limit ?4
+)
+select (select json_group_array(f.item) from (select w.item from seen w where w.matches order by w.item limit ?3) f) as ids,
+       case when count(*) = ?4 then max(w.item) end as seen_to
+from seen w
+
 -- name: find_ended
 -- Dead, skipped or cancelled items (?6); of the queues ?2, with the outcome ?7, with the text ?8 in their error.
 with seen as materialized (
@@ -133,8 +146,9 @@ from seen w
 with seen as materialized (
     select a.item, a.run = ?1 and (?5 is null or a.outcome = ?5) and (?6 is null or instr(a.error, ?6) > 0) as matches
     from attempt a
-    where a.item > max(?2, coalesce((select min(i.id) from queue k cross join item i indexed by item_queue on i.queue = k.id
-                                     where k.run = ?1) - 1, 0))
+    where a.item > max(?2, coalesce((
+        select min(x.id) from (select (select i.id from item i indexed by item_queue where i.queue = k.id
+                                       order by i.id limit 1) as id from queue k where k.run = ?1) x) - 1, 0))
     order by a.item, a.epoch limit ?4
 )
 select (select json_group_array(f.item) from (
@@ -164,6 +178,23 @@ join item i on i.id = o.item
 join stage g on g.id = i.stage
 where o.run = ?1 and o.state = 'dead' and o.item > ?2
 order by o.item limit ?3
+
+-- name: errors
+-- The newest of each table by its index, then the newest of these.
+with found as (
+    select * from (select o.item, o.ended_at, o.worker, o.outcome, o.error, 1 as final from outcome o
+                   where o.run = ?1 and o.state = 'dead' order by o.ended_at desc limit ?2)
+    union all
+    select * from (select a.item, a.ended_at, a.worker, a.outcome, a.error, 0 from attempt a
+                   where a.run = ?1 and a.error is not null and ?3 = 0 order by a.ended_at desc limit ?2)
+)
+select f.ended_at as "at [moment]", f.item, g.name as stage, coalesce(i.url, i.key) as name, w.id as worker,
+       f.outcome, f.error, f.final
+from found f
+join item i on i.id = f.item
+join stage g on g.id = i.stage
+left join worker w on w.no = f.worker
+order by f.ended_at desc, f.item desc limit ?2
 
 -- name: stale
 select s.item, r.id as run_id, coalesce(i.key, i.url) as name, w.id as claimed_by, s.claimed_at as "started [moment]",
@@ -206,12 +237,6 @@ order by w.key_hash, r.n limit ?6
 -- name: result_span
 select (select min(r.item) from result r where r.run = ?1) as first,
        (select max(r.item) from result r where r.run = ?1) as last
-
--- name: events
-select e.id, e.at as "at [moment]", r.id as run_id, e.actor, e.action, e.subject, e.detail
-from event e left join run r on r.no = e.run
-where (?1 is null or e.run = ?1) and (?2 is null or e.id < ?2)
-order by e.id desc limit ?3
 
 -- name: rank_ready
 -- How many items precede it in its queue, counted up to a limit. The plus in +i.id removes the affinity of the value:
@@ -264,7 +289,7 @@ select l.*, r.id as run_id,
        max(0.0, (l.next_at - clock()) / 1e6) as next_seconds
 from seen s cross join lane l on l.id = s.lane left join run r on r.no = l.run
 where l.waiting > 0
-order by l.waiting desc, l.id limit 5
+order by l.waiting desc, l.id limit ?2
 
 -- name: delayed_reasons
 -- Counted up to a limit, with the first due time of each kind. An item with a slot waits for its lane: for the end of a
@@ -300,3 +325,77 @@ group by x.subject order by newest desc limit 3
 
 -- name: run_times
 select r.changed_at as "changed_at [moment]", clock() as "now [moment]" from run r where r.no = ?1
+
+-- name: find_text
+-- Items of the run ?1 with the text ?6 in their key or URL, of the queues ?2. At most ?5 are read, of all runs, up
+-- to the last one of this run (?7).
+with seen as materialized (
+    select i.id, i.run = ?1 and (?2 is null or i.queue in (select value from json_each(?2)))
+                 and (instr(i.key, ?6) > 0 or instr(i.url, ?6) > 0) as matches
+    from item i where i.id > ?3 and i.id <= ?7 order by i.id limit ?5
+)
+select (select json_group_array(f.id) from (select w.id from seen w where w.matches order by w.id limit ?4) f) as ids,
+       case when count(*) = ?5 then max(w.id) end as seen_to
+from seen w
+
+-- name: item_span
+-- The first and the last item of a run.
+select (select min(x.id) from (select (select i.id from item i indexed by item_queue where i.queue = k.id
+                                       order by i.id limit 1) as id from queue k where k.run = ?1) x) as first,
+       (select max(x.id) from (select (select i.id from item i indexed by item_queue where i.queue = k.id
+                                       order by i.id desc limit 1) as id from queue k where k.run = ?1) x) as last
+
+-- name: find_in_lanes
+-- Items of the run ?1 in the lanes ?2.
+select json_group_array(f.id) as ids, null as seen_to from (
+    select z.id from json_each(?2) l
+    cross join item z on z.id in (
+        select x.id from item x indexed by item_lane where x.run = ?1 and x.lane = l.value and x.id > ?3
+        order by x.id limit ?4)
+    order by z.id limit ?4) f
+
+-- name: refine_items
+-- Those of the items ?2 that are in one of the lanes ?3 and have the text ?4 in their key or URL (null: any).
+select json_group_array(f.id) as ids from (
+    select i.id from json_each(?2) u cross join item i on i.id = u.value
+    where (?3 is null or i.lane in (select value from json_each(?3)))
+      and (?4 is null or instr(i.key, ?4) > 0 or instr(i.url, ?4) > 0)
+    order by i.id) f
+
+-- name: children
+select i.id from item i indexed by item_parent where i.run = ?1 and i.parent = ?2 and i.id > ?3 order by i.id limit ?4
+
+-- name: item_lanes
+-- The lanes of these items.
+select l.*, r.id as run_id,
+       max(0.0, (l.blocked_until - clock()) / 1e6) as blocked_seconds,
+       max(0.0, (l.next_at - clock()) / 1e6) as next_seconds
+from (select distinct i.lane from json_each(?2) u cross join item i on i.id = u.value and i.run = ?1) x
+cross join lane l on l.id = x.lane left join run r on r.no = l.run
+
+-- name: partition_page
+-- Partitions of a stage by name, after ?2 or from it on (?5), or only ?4.
+select p.partition, c.ready, c.waiting, c.delayed, c.leased, c.done, c.dead, c.skipped, c.cancelled, c.results,
+       c.duplicates, c.new_records, c.changed_records, c.unchanged_records, c.dropped_records, p.id as queue
+from (select k.id, k.partition from queue k
+      where k.stage = ?1 and k.partition >= ?2 and (?5 or k.partition > ?2)
+        and (?4 is null or k.partition = ?4) order by k.partition limit ?3) p
+cross join queue_count c on c.queue = p.id
+order by p.partition
+
+-- name: partition_rates
+-- What ended in the last ?2 minutes, of these queues.
+select m.queue, sum(m.done + m.dead + m.skipped) as ended from minute_count m
+where m.minute > clock() - 60000000 * ?2 and m.queue in (select value from json_each(?1)) group by m.queue
+
+-- name: events_filtered
+-- Of a window of the newest events of a run, or of all, those of an actor or an action.
+select e.id, e.at as "at [moment]", r.id as run_id, e.actor, e.action, e.subject, e.detail
+from (select * from (select x.* from event x where ?1 is null and x.id < ?2 order by x.id desc limit ?3)
+      union all
+      select * from (select x.* from event x indexed by event_run where ?1 is not null and x.run = ?1 and x.id < ?2
+                     order by x.id desc limit ?3)) e
+left join run r on r.no = e.run
+where (?4 is null or e.actor = ?4)
+  and (?5 is null or e.action = ?5 or (substr(?5, -1) = '.' and substr(e.action, 1, length(?5)) = ?5))
+order by e.id desc limit ?6

@@ -69,6 +69,10 @@ select c.offset from clock c where c.boot = ?1
 -- name: set_clock_offset
 insert into clock (boot, offset) values (?1, ?2) on conflict (boot) do update set offset = excluded.offset
 
+-- name: ledger_size
+-- Without the write-ahead log, which is emptied again and again.
+select c.page_count * s.page_size as bytes from pragma_page_count() c, pragma_page_size() s
+
 -- name: health
 -- PostgreSQL also reports sessions and lock waits; a file has none.
 select clock() as "clock [moment]"

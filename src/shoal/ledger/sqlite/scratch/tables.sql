@@ -37,7 +37,11 @@ create temp table dropped (
 
 create temp table retried (
     item integer primary key, lane, queue, priority, epoch, state, worker, claimed_at, ended_at, seconds, outcome,
-    error, detail
+    error, detail, failure
+);
+
+create temp table grouped (
+    item integer primary key, failure, ended_at, error
 );
 
 create temp table released (

@@ -1,0 +1,282 @@
+"""Runs the application: uvicorn in this thread's event loop, or in a thread beside a run.
+
+Beside a run it has its own thread and event loop: a handler that parses for 50 ms must not delay the dashboard, and a
+request must not delay heartbeats. It has its own connections to the ledger for the same reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import msgspec
+import uvicorn
+
+from shoal.config import Settings
+from shoal.control.access import ControlOptions, is_loopback, parse_network
+from shoal.control.app import build_app
+from shoal.control.live import stop_live_updates
+from shoal.errors import LedgerError, ShoalError, UsageError
+from shoal.model.log import Log
+from shoal.wiring import event_loop_factory, open_ledger, sqlite_path
+
+# Requests may end for so long after a signal; WebSockets are closed at once.
+STOP_SECONDS = 3
+START_SECONDS = 30.0
+MAX_WEBSOCKET_BYTES = 64 << 10
+MAX_HEADER_BYTES = 32 << 10
+
+
+class Listening(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that accepts connections."""
+
+    url: str
+    host: str
+    port: int
+
+
+def options_from(settings: Settings) -> ControlOptions:
+    """The options of the server that the settings name. Raises InvalidSetting."""
+    options = ControlOptions(
+        host=settings.serve_host,
+        port=settings.serve_port,
+        root_path="/" + settings.serve_root_path.strip("/") if settings.serve_root_path.strip("/") else "",
+        trust_proxy=tuple(settings.serve_trust_proxy.split()),
+        allow_host=tuple(settings.serve_allow_host.split()),
+        require_token=settings.serve_require_token,
+        jobs=settings.serve_jobs or None,
+    )
+    for text in options.trust_proxy:
+        parse_network(text)
+    return options
+
+
+async def check_tokens(settings: Settings, options: ControlOptions) -> None:
+    """Raise UsageError when nobody could use the server because there is no token.
+
+    A ledger that is away cannot be asked: the server starts, and refuses everybody until it is back.
+    """
+    if not options.needs_token:
+        return
+    try:
+        ledger = await open_ledger(msgspec.structs.replace(settings, patience=1.0))
+    except LedgerError:
+        return
+    try:
+        has_token = await ledger.access.has_token()
+    finally:
+        await ledger.close()
+    if not has_token:
+        why = (
+            f"{options.host} can be reached from other machines"
+            if not is_loopback(options.host)
+            else "requests of this machine need a token too (--require-token, --trust-proxy or --root-path)"
+        )
+        raise UsageError(
+            f"{why[0].upper()}{why[1:]}, and there is no token.",
+            remedy="Add one with `shoal serve token add NAME --role operator`, or serve on 127.0.0.1 only.",
+        )
+
+
+async def serve(
+    settings: Settings,
+    options: ControlOptions,
+    *,
+    log: Log,
+    on_listening: Callable[[Listening], object],
+    on_change: Callable[[str], object] = str,
+) -> None:
+    """Serve until SIGINT or SIGTERM. Raises UsageError when the address cannot be used."""
+    sqlite_path(settings.ledger)  # raises for what is no address
+    await check_tokens(settings, options)
+    with listen(options) as bound:
+        server = make_server(settings, options, log=log, on_change=on_change)
+        on_listening(listening_at(bound, options))
+        with _stopped_by_signals(server):
+            await server.serve([bound])
+
+
+@contextlib.contextmanager
+def listen(options: ControlOptions) -> Iterator[socket.socket]:
+    """A socket that is bound to the address, so that the real port is known."""
+    try:
+        found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        raise UsageError(f"{options.host!r} is no address of this machine.", remedy="Use 127.0.0.1.") from None
+    family, kind, protocol, _, address = found[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and options.host == "::":
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        try:
+            bound.bind(address)
+            bound.listen(1024)
+        except OSError as error:
+            raise _bind_error(options, error) from None
+        yield bound
+    finally:
+        bound.close()
+
+
+def _bind_error(options: ControlOptions, error: OSError) -> UsageError:
+    place = f"{options.host}:{options.port}"
+    if error.errno == errno.EADDRINUSE:
+        return UsageError(
+            f"{place} is in use by another program.", remedy="Choose another port with --port; 0 takes a free one."
+        )
+    if error.errno == errno.EACCES:
+        return UsageError(
+            f"{place} is not allowed for this user.", remedy="Choose a port above 1023, and a proxy for the others."
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return UsageError(f"{options.host} is no address of this machine.", remedy="Use 127.0.0.1, or 0.0.0.0 for all.")
+    return UsageError(f"{place} cannot be used: {error.strerror or error}.", remedy="Choose another address.")
+
+
+def listening_at(bound: socket.socket, options: ControlOptions) -> Listening:
+    host, port = bound.getsockname()[:2]
+    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return Listening(url=f"http://{name}:{port}{options.root_path}/", host=host, port=port)
+
+
+class ControlServer(uvicorn.Server):
+    """A server that leaves the signals of the process to its caller."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Streams never end by themselves, and would be waited for.
+        stop_live_updates(self.config.app)
+        await super().shutdown(sockets)
+
+
+def make_server(
+    settings: Settings, options: ControlOptions, *, log: Log, on_change: Callable[[str], object] = str
+) -> ControlServer:
+    _log_warnings_of_uvicorn(log)
+    config = uvicorn.Config(
+        build_app(settings, options, log=log, on_change=on_change),
+        lifespan="on",
+        ws="websockets-sansio",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # access.py decides whom to believe
+        server_header=False,
+        timeout_graceful_shutdown=STOP_SECONDS,
+        timeout_keep_alive=30,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        ws_max_size=MAX_WEBSOCKET_BYTES,
+        ws_max_queue=16,
+        ws_per_message_deflate=False,  # each client would need its own compressor
+    )
+    return ControlServer(config)
+
+
+class ServerThread:
+    """The server beside other work of this process, in a thread with its own event loop.
+
+    If the port is taken, a free one is used: the link says which. A server that cannot start is no reason to fail: the
+    work goes on, and `start` raises the error for the caller to report.
+    """
+
+    def __init__(self, settings: Settings, options: ControlOptions, *, log: Log) -> None:
+        self._settings = settings
+        self._options = options
+        self._log = log
+        self._server: ControlServer | None = None
+        self._listening: Listening | None = None
+        self._error: BaseException | None = None
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="shoal-serve", daemon=True)
+
+    def start(self) -> Listening:
+        """Start it and wait until it accepts connections."""
+        self._thread.start()
+        self._ready.wait(START_SECONDS)
+        if self._error is not None:
+            raise self._error
+        if self._listening is None:
+            raise UsageError(f"The dashboard did not start within {START_SECONDS:g} s.", remedy="Use `shoal serve`.")
+        return self._listening
+
+    def stop(self) -> None:
+        """Stop it, within seconds although connections are open."""
+        if self._server is not None:
+            self._server.should_exit = True
+        self._thread.join(STOP_SECONDS + 5)
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+                runner.run(self._serve())
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        await check_tokens(self._settings, self._options)
+        with self._listen() as bound:
+            self._server = make_server(self._settings, self._options, log=self._log)
+            self._listening = listening_at(bound, self._options)
+            self._ready.set()
+            await self._server.serve([bound])
+
+    @contextlib.contextmanager
+    def _listen(self) -> Iterator[socket.socket]:
+        with contextlib.ExitStack() as stack:
+            try:
+                bound = stack.enter_context(listen(self._options))
+            except ShoalError:
+                bound = stack.enter_context(listen(msgspec.structs.replace(self._options, port=0)))
+            yield bound
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(server: ControlServer) -> Iterator[None]:
+    """The first SIGINT or SIGTERM lets requests end, the second does not wait for them, a third ends the process."""
+    count = 0
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal count
+        count += 1
+        server.should_exit = True
+        server.force_exit = count > 1
+        if count > 2:
+            os._exit(130)
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _UvicornLog(logging.Handler):
+    """Passes warnings of uvicorn, such as about invalid requests, to the log of the server."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._log.warning("uvicorn", text=record.getMessage(), exc_info=record.exc_info)
+
+
+def _log_warnings_of_uvicorn(log: Log) -> None:
+    logger = logging.getLogger("uvicorn")
+    logger.handlers[:] = [_UvicornLog(log)]
+    logger.propagate = False
+    logger.setLevel(logging.WARNING)

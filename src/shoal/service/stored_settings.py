@@ -1,0 +1,103 @@
+"""Settings: those that are stored in the ledger by scope, and those in force in this process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from shoal.config.settings import RETRY_NAMES, SETTING_TYPES
+from shoal.config.sources import Origin, RawValue
+from shoal.config.values import read_value
+from shoal.errors import InvalidSetting, WrongState
+from shoal.model.redaction import without_secret_settings
+
+if TYPE_CHECKING:
+    from shoal.config import Settings
+    from shoal.ledger.protocols import Ledger
+    from shoal.model.views import StoredSettingsView
+
+MAX_SCOPES = 200
+# Other scopes have commands of their own, which check their values.
+_SCOPE = re.compile(r"scraper:[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII)
+# What can be set for a scraper while it runs: workers follow with their next heartbeat.
+STORABLE = RETRY_NAMES
+
+
+class EffectiveSettingView(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting of this process without secrets, and where its value came from."""
+
+    name: str
+    value: Any
+    origin: str
+
+
+async def list_stored(ledger: Ledger) -> list[StoredSettingsView]:
+    """The newest settings of each scope, without secrets."""
+    stored = await ledger.settings.list(limit=MAX_SCOPES)
+    return [msgspec.structs.replace(each, value=without_secret_settings(each.value)) for each in stored]
+
+
+def effective_settings(settings: Settings) -> Iterator[EffectiveSettingView]:
+    """Every setting, then the tables of single scrapers, pools and sinks in the files."""
+
+    def rows(shown: Mapping[str, Any], origins: Mapping[str, Any], before: str = "") -> Iterator[EffectiveSettingView]:
+        for name, value in shown.items():
+            yield EffectiveSettingView(name=before + name, value=value, origin=str(origins[name]))
+
+    yield from rows(settings.shown(), settings.origins)
+    for table in settings.scrapers.values():
+        yield from rows(table.shown(), table.origins, f"scrapers.{table.name}.")
+    for egress in settings.egress.values():
+        yield from rows(egress.shown(), egress.origins, f"egress.{egress.name}.")
+    for sink in settings.sinks.values():
+        yield from rows(sink.shown(), sink.origins, f"sinks.{sink.name}.")
+
+
+async def read_version(ledger: Ledger, scope: str) -> int:
+    """The newest version of a scope; 0 when nothing is stored for it."""
+    found = await ledger.settings.get(_checked(scope))
+    return 0 if found is None else found[0]
+
+
+async def put_stored(
+    ledger: Ledger, scope: str, value: Mapping[str, Any], *, version: int | None = None, by: str
+) -> int:
+    """Store the retry options of `scraper:NAME` as a new version, and an event. Returns the version.
+
+    Options that are left out, or null, are as configured; other settings of the scope stay. Raises InvalidSetting for
+    other names and values, and WrongState unless `version`, if given, is the newest one.
+    """
+    found = await ledger.settings.get(_checked(scope))
+    newest, before = (0, {}) if found is None else found
+    given = check_storable(value)
+    if version is not None and version != newest:
+        raise WrongState(
+            f"The settings of {scope} have the version {newest}, not {version}: somebody else changed them.",
+            remedy="Read them again and repeat the change.",
+        )
+    kept = {name: each for name, each in before.items() if name not in STORABLE}
+    stored = await ledger.settings.put(scope, {**kept, **given}, by=by)
+    await ledger.runs.record_event(None, "settings.stored", scope, {"version": stored, **given}, by=by)
+    return stored
+
+
+def check_storable(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that are not null. Raises InvalidSetting for a name or a value that cannot be stored."""
+    given = {}
+    for name, each in value.items():
+        if name not in STORABLE:
+            raise InvalidSetting(
+                f"{name!r} cannot be stored for a scraper.", remedy=f"Those that can: {', '.join(STORABLE)}."
+            )
+        if each is not None:
+            given[name] = read_value(name, SETTING_TYPES[name], RawValue(each, Origin("request")))
+    return given
+
+
+def _checked(scope: str) -> str:
+    if _SCOPE.fullmatch(scope) is None:
+        raise InvalidSetting(f"{scope!r} is not a scope such as `scraper:NAME`.", remedy="Correct the scope.")
+    return scope

@@ -1,0 +1,114 @@
+// Series of a run's history, as GET runs/RUN/history answers it.
+import { type History, ITEM_STATES } from "../api/types";
+import { type Mark, seconds, type Series, type Value } from "./series";
+
+export interface Columns {
+  at: number[];
+  series: Series[];
+}
+
+const times = (points: Point[]): number[] => points.map((point) => seconds(point.at) ?? 0);
+
+type Point = History["points"][number];
+const LEAST_POINTS = 10;
+
+/** Whether anything is known of that time: the run existed, and its counts were kept. */
+function isKnown(point: Point): boolean {
+  if (!point.ended) return false;
+  return Object.values(point.ended).some((n) => n > 0) || !("done" in point) || point.done != null;
+}
+
+/** The points since the run began: a chart of a young run is not mostly empty. */
+function knownPoints(history: History): Point[] {
+  const first = history.points.findIndex(isKnown);
+  return first <= 0 ? history.points : history.points.slice(Math.max(0, Math.min(first, history.points.length - LEAST_POINTS)));
+}
+
+/** Items that ended per minute, by how they ended. */
+export function rateColumns(history: History): Columns {
+  const points = knownPoints(history);
+  const perMinute = 60 / Math.max(1, history.step_seconds);
+  const of = (name: "done" | "dead" | "retried" | "throttled"): Value[] =>
+    points.map((point) => (isKnown(point) ? point.ended[name] * perMinute : null));
+  return {
+    at: times(points),
+    series: [
+      { key: "done", label: "done", color: "fill-done", values: of("done") },
+      { key: "retried", label: "tried again", color: "fill-waiting", values: of("retried"), dash: [6, 3] },
+      { key: "throttled", label: "throttled", color: "fill-delayed", values: of("throttled"), dash: [2, 3] },
+      { key: "dead", label: "dead", color: "fill-dead", values: of("dead"), dash: [8, 3, 2, 3] },
+    ],
+  };
+}
+
+/** p50, p95 and p99 of how long items waited or how long attempts took. Minutes without any are gaps. */
+export function quantileColumns(history: History, of: "wait" | "work"): Columns {
+  const points = knownPoints(history);
+  const values = (name: "p50" | "p95" | "p99"): Value[] => points.map((point) => point[of]?.[name] ?? null);
+  return {
+    at: times(points),
+    series: [
+      { key: "p50", label: "p50", color: "series-1", values: values("p50") },
+      { key: "p95", label: "p95", color: "series-3", values: values("p95"), dash: [6, 3] },
+      { key: "p99", label: "p99", color: "series-4", values: values("p99"), dash: [2, 3] },
+    ],
+  };
+}
+
+/** Items in each state at each time, for a stack; states that never occur are left out. */
+export function stateColumns(history: History): Columns {
+  const points = knownPoints(history);
+  const order = ["done", "skipped", "cancelled", "dead", "leased", "ready", "delayed", "waiting"] as const;
+  const series = order
+    .filter((state) => ITEM_STATES.includes(state))
+    .map((state) => ({
+      key: state,
+      label: state,
+      color: `fill-${state}`,
+      values: points.map((point): Value => point[state] ?? null),
+    }))
+    .filter((one) => one.values.some((value) => value != null && value > 0));
+  return { at: times(points), series };
+}
+
+const MOST_CAUSES = 7;
+
+/** What items waited for at each time, for a stack: the greatest causes, the rest summed as "other". */
+export function causeColumns(history: History, label: (cause: string) => string = (cause) => cause): Columns {
+  const points = knownPoints(history);
+  const sums = new Map<string, number>();
+  for (const point of points) {
+    for (const [cause, items] of Object.entries(point.waiting_for ?? {})) sums.set(cause, (sums.get(cause) ?? 0) + items);
+  }
+  const causes = [...sums.entries()]
+    .filter(([, sum]) => sum > 0)
+    .sort((a, b) => b[1] - a[1])
+    .map(([cause]) => cause);
+  const own = causes.length > MOST_CAUSES + 1 ? causes.slice(0, MOST_CAUSES) : causes;
+  const rest = causes.slice(own.length);
+  const at = (cause: string) => points.map((point): Value => (point.waiting_for ? (point.waiting_for[cause] ?? 0) : null));
+  const series: Series[] = own.map((cause, i) => ({
+    key: cause,
+    label: label(cause),
+    color: `series-${(i % 8) + 1}`,
+    values: at(cause),
+  }));
+  if (rest.length > 0) {
+    const columns = rest.map(at);
+    const values = points.map((_, i): Value =>
+      columns[0]![i] == null ? null : columns.reduce((sum, column) => sum + (column[i] ?? 0), 0),
+    );
+    series.push({ key: "", label: "other", color: "series-8", values });
+  }
+  return { at: times(points), series };
+}
+
+/** Changes as marks: the label is short ("paused"), the text says who did what. */
+export function historyMarks(history: History): Mark[] {
+  return history.marks.flatMap((mark) => {
+    const at = seconds(mark.at);
+    if (at === null) return [];
+    const label = mark.action.replace(/[._]+/g, " ");
+    return [{ at, label, text: mark.actor ? `${mark.text} (${mark.actor})` : mark.text }];
+  });
+}

@@ -1,0 +1,90 @@
+import { useEffect } from "preact/hooks";
+import { apiPath, withQuery } from "../api/client";
+import { useApi } from "../api/query";
+import type { Failure, Page, RunStatus } from "../api/types";
+import { Sparkline } from "../charts";
+import { href, hrefWith, setQuery, useLocation } from "../router/router";
+import { useStore } from "../store";
+import { Badge, Button, Card, changes, Choice, CopyCommand, Empty, ErrorNote, format, Menu, Num, PageHead, Pager, Placeholder, Table, Time, type Column } from "../ui";
+import { askFailure, askItems, useRefusal } from "./parts/actions";
+import "./pages.css";
+
+export default function FailuresPage({ params }: { params: Record<string, string> }) {
+  const id = params.run ?? "latest";
+  const { query } = useLocation();
+  const muted = query.get("muted") === "true";
+  const refusal = useRefusal();
+  const changed = useStore(changes);
+  const run = useApi<RunStatus>(`runs/${apiPath(id)}`, { every: 15 });
+  const read = useApi<Page<Failure>>(withQuery(`runs/${apiPath(id)}/failures`, { muted, cursor: query.get("cursor") }), { keep: true });
+  useEffect(() => {
+    if (changed > 0) {
+      read.reload();
+      run.reload();
+    }
+  }, [changed]);
+  const runId = run.data?.run_id ?? id;
+  const items = (failure: Failure): string => hrefWith(href("runs", runId, "items"), { failure: failure.failure_id });
+
+  const columns: Column<Failure>[] = [
+    {
+      key: "message", head: "Error",
+      cell: (failure) => (
+        <span class="two-lines">
+          <a class="clip-2 wrap-anywhere" href={items(failure)}>{failure.message}</a>
+          <span class="small muted clip">{failure.host && `${failure.host} · `}stage {failure.stage}{failure.error && failure.error !== failure.message ? ` · ${failure.error}` : ""}</span>
+        </span>
+      ),
+    },
+    { key: "outcome", head: "Outcome", width: "144px", from: 720, cell: (failure) => <Badge tone="bad" icon="dead">{failure.outcome}</Badge> },
+    { key: "trend", head: "Last hour", width: "150px", from: 720, cell: (failure) => <Sparkline values={failure.trend} label={`Items per minute in the last hour, at most ${Math.max(0, ...failure.trend)}`} width={126} color="fill-dead" /> },
+    { key: "items", head: "Items", end: true, width: "90px", cell: (failure) => <span class="strong"><Num value={failure.items} atLeast={failure.items_is_at_least} /></span> },
+    { key: "first", head: "First", end: true, width: "104px", from: 1100, cell: (failure) => <Time at={failure.first_at} mode="ago" /> },
+    { key: "last", head: "Last", end: true, width: "104px", cell: (failure) => <Time at={failure.last_at} mode="ago" /> },
+    {
+      key: "actions", head: <span class="visually-hidden">Actions</span>, end: true, width: "132px",
+      cell: (failure) => (
+        <span class="row row-actions">
+          <Button small icon="retry" disabledBecause={refusal} onClick={() => askFailure(runId, failure, "retry")}>Retry</Button>
+          <Menu label={`More for ${failure.message.slice(0, 60)}`} entries={[
+            { text: "Show its items", icon: "items", href: items(failure) },
+            { text: "Look at one of them", icon: "search", href: href("runs", runId, "items", failure.item_id) },
+            failure.muted
+              ? { text: "Unmute", icon: "mute", disabledBecause: refusal, onChoose: () => askFailure(runId, failure, "unmute") }
+              : { text: "Mute", icon: "mute", disabledBecause: refusal, onChoose: () => askFailure(runId, failure, "mute") },
+          ]} />
+        </span>
+      ),
+    },
+  ];
+
+  return (
+    <>
+      <PageHead
+        title="Failures"
+        badge={run.data && <span class="count-badge num">{format.count(run.data.dead)} dead</span>}
+        actions={
+          <>
+            <Button icon="retry" disabledBecause={refusal ?? (run.data?.dead === 0 ? "No item is dead." : null)} onClick={() => askItems(runId, "retry", { states: ["dead"] }, "all dead items")}>Retry all</Button>
+            <CopyCommand command={read.data?.command ?? format.command("items", "ls", runId, ["--state", "dead"])} inline />
+          </>
+        }
+      >
+        {run.data?.scraper ?? ""} <span class="mono">{runId}</span>: dead items, grouped by what went wrong, the newest first.
+      </PageHead>
+      <div class="stack">
+        <Choice label="Groups" value={muted ? "true" : ""} options={[["", "Open"], ["true", "Muted"]]} onChange={(value) => setQuery({ muted: value, cursor: null })} />
+        {read.error && <ErrorNote error={read.error} onRetry={read.reload} stale={read.data !== null} />}
+        {read.data === null ? (
+          !read.error && <Placeholder height={360} />
+        ) : (
+          <Card flush>
+            <Table label="Failures" rows={read.data.rows} rowKey={(failure) => failure.failure_id} columns={columns} stale={read.stale}
+              empty={<Empty title={muted ? "No group is muted." : "No item has died."} icon={muted ? "mute" : "done"} />} />
+            <Pager cursor={read.data.cursor} shown={read.data.rows.length} total={`${format.count(read.data.rows.length)} groups`} />
+          </Card>
+        )}
+      </div>
+    </>
+  );
+}

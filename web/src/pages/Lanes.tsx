@@ -1,0 +1,324 @@
+import { useMemo } from "preact/hooks";
+import { apiPath, mayAct, me, withQuery } from "../api/client";
+import { useApi } from "../api/query";
+import type { Eta, History, ItemPage, Lane, LaneTimeline, Page } from "../api/types";
+import { COUNT_STEPS, LazyTimeSeries, seconds, SwimLanes } from "../charts";
+import { historyMarks, rateColumns } from "../charts/history";
+import { longestEta } from "../charts/spans";
+import { go, href, hrefWith, setQuery, useLocation, useQueryValue } from "../router/router";
+import type { Params } from "../routes";
+import { useStore } from "../store";
+import {
+  ask, Badge, Button, Card, Choice, CopyCommand, Empty, ErrorNote, Facts, format, ItemStateBadge, LinkButton, Num, PageHead,
+  Pager, Placeholder, SearchField, Table, type Column,
+} from "../ui";
+import { parseDelay, paceText, policyText } from "./pace";
+import "./operations.css";
+
+const PERIODS = [["15", "15 min"], ["60", "1 h"], ["240", "4 h"], ["1440", "24 h"]] as const;
+const VIEWER = "Viewers cannot change anything.";
+
+/** Lanes of a run: who waits for whom, which lane finishes last, and their pace, changed while it runs. */
+export default function Lanes({ params }: { params: Params }) {
+  const run = params.run ?? "latest";
+  const { query } = useLocation();
+  const [minutes, setMinutes] = useQueryValue("minutes", "60");
+  const [order, setOrder] = useQueryValue("order", "slowest");
+  const [text, setText] = useQueryValue("text");
+  const chosen = query.get("lane");
+  const timeline = useApi<LaneTimeline>(withQuery(apiPath("runs", run, "lanes", "timeline"), { minutes, lanes: 30 }), { every: 5, keep: true });
+  const history = useApi<History>(withQuery(apiPath("runs", run, "history"), { minutes: Math.max(15, Number(minutes) || 60) }), { every: 10, keep: true });
+  const lanes = useApi<Page<Lane>>(
+    withQuery(apiPath("runs", run, "lanes"), { order, text, cursor: query.get("cursor"), limit: 25 }),
+    { every: 5, keep: true },
+  );
+  // The chosen lane may not be among the slowest: its attempts are shown too.
+  const hasChosen = chosen === null || timeline.data === null || timeline.data.lanes.some((lane) => lane.lane === chosen);
+  const own = useApi<LaneTimeline>(hasChosen ? null : withQuery(apiPath("runs", run, "lanes", "timeline"), { minutes, lane: chosen }), { every: 5 });
+  const shown = useMemo(
+    () => (timeline.data === null || hasChosen || !own.data ? timeline.data : { ...timeline.data, lanes: [...own.data.lanes, ...timeline.data.lanes] }),
+    [timeline.data, own.data, hasChosen],
+  );
+  const select = (lane: string | null): void => setQuery({ lane });
+
+  return (
+    <div class="stack">
+      <PageHead title="Lanes" actions={<Choice label="Period" value={minutes} options={PERIODS} onChange={setMinutes} />}>
+        A lane is a limit and a pace that items share: a host, or a group that works in order.
+      </PageHead>
+      {timeline.error && <ErrorNote error={timeline.error} stale={timeline.data !== null} onRetry={timeline.reload} />}
+      <Card>
+        {shown === null ? (
+          <Placeholder height={420} label="Loading the timeline" />
+        ) : shown.lanes.length === 0 ? (
+          <Empty title="No lane has worked in this time." icon="lanes">
+            <p>Choose a longer period, or look at the lanes below.</p>
+          </Empty>
+        ) : (
+          <Timeline timeline={shown} run={run} chosen={chosen} select={select} />
+        )}
+      </Card>
+      {chosen !== null && <LanePanel key={chosen} run={run} name={chosen} onClose={() => select(null)} />}
+      {history.data && history.data.points.length > 0 && <RateCard history={history.data} />}
+      <Card
+        flush
+        title="Which lanes are slowest?"
+        note="Limits and delays can be changed while the run goes on; all workers follow at once."
+        actions={
+          <>
+            <Choice label="Order" value={order} options={[["slowest", "Slowest first"], ["name", "By name"]]} onChange={setOrder} />
+            <CopyCommand inline command={lanes.data?.command || format.command("lanes", "ls", ["--run", run])} />
+          </>
+        }
+      >
+        <div class="card-filter">
+          <SearchField label="Search lanes" placeholder="Search lanes: example.com" value={text} onChange={setText} />
+        </div>
+        {lanes.error && <ErrorNote error={lanes.error} stale={lanes.data !== null} onRetry={lanes.reload} />}
+        {lanes.data === null ? (
+          <Placeholder height={320} label="Loading lanes" />
+        ) : (
+          <>
+            <Table
+              label="Lanes" columns={columns(run, select)} rows={lanes.data.rows} rowKey={(lane) => `${lane.run_id ?? ""} ${lane.lane}`} stale={lanes.stale}
+              rowClass={(lane) => (lane.lane === chosen ? "selected" : "")}
+              empty={
+                <Empty title={text ? `No lane's name begins with “${text}”.` : "This run has no lanes yet."} icon="lanes">
+                  {text ? <p>Search for the beginning of a host or of a group's name.</p> : <p>Items get a lane from their host, or from the setting <code>lane</code> of their stage.</p>}
+                </Empty>
+              }
+            />
+            <Pager cursor={lanes.data.cursor} shown={lanes.data.rows.length} />
+          </>
+        )}
+      </Card>
+    </div>
+  );
+}
+
+function Timeline({ timeline, run, chosen, select }: { timeline: LaneTimeline; run: string; chosen: string | null; select: (lane: string | null) => void }) {
+  const ordered = timeline.lanes.filter((lane) => lane.ordered).length;
+  const parallel = timeline.lanes.length - ordered;
+  const last = timeline.lanes.find((lane) => lane.critical);
+  const parts = [
+    ordered > 0 ? `${ordered} in order` : "",
+    parallel > 0 ? `${parallel} in parallel` : "",
+  ].filter(Boolean);
+  const answer = last
+    ? `${last.lane} finishes last${etaText(last.eta_seconds) ? `, in about ${etaText(last.eta_seconds)}` : ""}. Shown: ${parts.join(", ")}.`
+    : `Shown: ${parts.join(", ")}.`;
+  return (
+    <SwimLanes
+      title="Which lane finishes last?"
+      answer={answer}
+      from={seconds(timeline.from) ?? 0}
+      to={seconds(timeline.to) ?? 0}
+      lanes={timeline.lanes}
+      selected={chosen ?? undefined}
+      onOpen={(item) => go(href("runs", run, "items", item))}
+      onLane={(lane) => select(lane === chosen ? null : lane)}
+    />
+  );
+}
+
+function RateCard({ history }: { history: History }) {
+  const columns = useMemo(() => rateColumns(history), [history]);
+  const marks = useMemo(() => historyMarks(history), [history]);
+  return (
+    <Card>
+      <LazyTimeSeries
+        title="Did a change of pace help?"
+        answer="Items that ended per minute. Changes of lanes and workers are marked."
+        at={columns.at} series={columns.series} step={history.step_seconds} format={format.short} steps={COUNT_STEPS} marks={marks} height={180}
+      />
+    </Card>
+  );
+}
+
+export function etaText(eta: Eta): string {
+  if (eta === null) return "";
+  return format.range(eta);
+}
+
+function LaneState({ lane }: { lane: Lane }) {
+  if (lane.paused) return <Badge tone="warn" icon="paused" tip="An operator holds it: no item of it starts.">held</Badge>;
+  if (lane.blocked_seconds > 0) {
+    return (
+      <Badge tone="bad" icon="warn" tip={lane.blocked_why ?? undefined}>
+        {`blocked ${format.duration(lane.blocked_seconds)}`}
+      </Badge>
+    );
+  }
+  if (lane.critical) return <Badge tone="warn" icon="delayed" tip="The run ends when this lane does.">finishes last</Badge>;
+  if (lane.taken > 0 || (lane.leased ?? 0) > 0) return <Badge tone="info" icon="leased">running</Badge>;
+  if (lane.waiting > 0) return <Badge tone="warn" icon="waiting">waiting</Badge>;
+  return <Badge tone="idle" icon="ready">idle</Badge>;
+}
+
+function columns(run: string, select: (lane: string) => void): Column<Lane>[] {
+  return [
+    {
+      key: "lane",
+      head: "Lane",
+      cell: (lane) => (
+        <button type="button" class="link-button clip" onClick={() => select(lane.lane)} title={lane.lane}>
+          {lane.lane}
+        </button>
+      ),
+    },
+    { key: "state", head: "State", width: "140px", cell: (lane) => <LaneState lane={lane} /> },
+    {
+      key: "policy", head: "Pace", width: "216px",
+      cell: (lane) => (
+        <span class="num">
+          {policyText(lane.policy)}
+          {lane.set_by_operator && <span class="muted" data-tip="An operator set it; the scraper's own settings do not apply."> · by hand</span>}
+        </span>
+      ),
+    },
+    { key: "leased", head: "Running", end: true, width: "90px", from: 1100, cell: (lane) => <Num value={lane.leased ?? lane.taken} zero="muted" /> },
+    {
+      key: "waiting", head: "Waiting", end: true, width: "100px",
+      cell: (lane) => (
+        <a class="num" href={hrefWith(href("runs", run, "items"), { lane: lane.lane, state: "waiting" })}>
+          {format.bounded(lane.waiting, lane.waiting_is_at_least)}
+        </a>
+      ),
+    },
+    { key: "ended", head: "Ended", end: true, width: "100px", from: 1100, cell: (lane) => <Num value={lane.ended} atLeast={lane.ended_is_at_least} zero="muted" /> },
+    { key: "eta", head: "To the end", end: true, width: "120px", cell: (lane) => <span class="num">{etaText(lane.eta_seconds) || "–"}</span> },
+  ];
+}
+
+/** One lane: what holds it, its head, and what can be changed. */
+function LanePanel({ run, name, onClose }: { run: string; name: string; onClose: () => void }) {
+  const who = useStore(me);
+  const found = useApi<Page<Lane>>(withQuery(apiPath("runs", run, "lanes"), { text: name, order: "name", limit: 50 }), { every: 3 });
+  const lane = found.data?.rows.find((each) => each.lane === name);
+  const refused = mayAct(who) ? null : VIEWER;
+  const path = (rest = ""): string => withQuery(`${apiPath("lanes", name)}${rest}`, { run: lane?.run_id ?? undefined });
+  if (found.data === null) return <Card title={name}><Placeholder height={160} label="Loading the lane" /></Card>;
+  if (!lane) {
+    return (
+      <Card title={name} actions={<Button small kind="quiet" icon="close" onClick={onClose}>Close</Button>}>
+        <Empty title="This lane has no items of this run any more." icon="lanes" />
+      </Card>
+    );
+  }
+  const policy = lane.policy;
+  const setPace = (): void =>
+    ask({
+      title: `Change the pace of ${name}`,
+      explain: policy.shared ? "The lane is shared: all runs that use it follow." : "Only this run uses the lane.",
+      confirm: "Change",
+      fields: [
+        { name: "limit", label: "Items at once", value: String(policy.limit), type: "number", min: 1, max: 1_000_000, ...(policy.ordered ? { hint: "A lane that works in order has a limit of 1." } : {}) },
+        { name: "delay", label: "Pace, or seconds between two starts", value: delayValue(policy.delay_min, policy.delay_max), placeholder: "2/s, 0.5 or 1-3", hint: lane.floor > 0 ? `robots.txt asks for at least ${lane.floor} s.` : "2/s, 30/min, 0.5 or 1-3; 0 for no delay" },
+      ],
+      action: ({ limit = "", delay = "" }) => {
+        const wanted = Number(limit);
+        const pace = parseDelay(delay);
+        if (!Number.isInteger(wanted) || wanted < 1 || pace === null) return null;
+        const body = {
+          ...(wanted === policy.limit ? {} : { limit: wanted }),
+          ...(delay === delayValue(policy.delay_min, policy.delay_max) ? {} : { delay: pace }),
+        };
+        return Object.keys(body).length === 0 ? null : { method: "PATCH", path: path(), body };
+      },
+    });
+  const hold = (paused: boolean): void =>
+    ask({
+      title: paused ? `Hold ${name}` : `Release ${name}`,
+      explain: paused ? "No item of the lane starts until it is released. Running ones may end." : "Its items start again.",
+      confirm: paused ? "Hold" : "Release",
+      action: () => ({ method: "PATCH", path: path(), body: { paused } }),
+    });
+  const block = (): void =>
+    ask({
+      title: `Block ${name} for a while`,
+      explain: "No item of the lane starts until the time is over; 0 lifts a block.",
+      confirm: "Block",
+      fields: [{ name: "seconds", label: "Seconds", value: "600", type: "number", min: 0, max: 86_400 }],
+      action: ({ seconds: typed = "" }) => {
+        const wanted = Number(typed);
+        return typed !== "" && wanted >= 0 && wanted <= 86_400 ? { method: "POST", path: path("/block"), body: { seconds: wanted } } : null;
+      },
+    });
+  return (
+    <Card
+      title={<span class="wrap-anywhere">{name}</span>}
+      note={sentence(lane)}
+      actions={
+        <>
+          <Button small icon="pace" disabledBecause={refused} onClick={setPace}>Change pace</Button>
+          <Button small icon={lane.paused ? "run" : "paused"} disabledBecause={refused} onClick={() => hold(!lane.paused)}>{lane.paused ? "Release" : "Hold"}</Button>
+          <Button small disabledBecause={refused} onClick={block}>Block</Button>
+          <Button small kind="quiet" icon="close" onClick={onClose}>Close</Button>
+        </>
+      }
+    >
+      <div class="stack">
+        <Facts
+          facts={[
+            ["State", <LaneState lane={lane} />],
+            ["At once", policy.ordered ? "1, in order" : format.count(policy.limit)],
+            ["Delay", paceText(policy.delay_min, policy.delay_max) || "none"],
+            ["Used by", policy.shared ? "all runs" : "this run"],
+            ["Running", <Num value={lane.leased ?? lane.taken} />],
+            ["Waiting", <Num value={lane.waiting} atLeast={lane.waiting_is_at_least} />],
+            ["Visitors", <span class="num" data-tip="Requests of other lanes' items to this host">{format.count(lane.visiting)}</span>],
+            ["To the end", etaText(lane.eta_seconds) || "–"],
+            ...(lane.floor > 0 ? [["Least delay", `${lane.floor} s${lane.floor_why ? ` (${lane.floor_why})` : ""}`] as const] : []),
+          ]}
+        />
+        <LaneHead run={run} lane={lane} refused={refused} />
+        <div class="row wrap">
+          <LinkButton small href={hrefWith(href("runs", run, "items"), { lane: name })} icon="items">Its items</LinkButton>
+          <CopyCommand command={format.command("lanes", "show", name, ["--run", lane.run_id])} />
+        </div>
+      </div>
+    </Card>
+  );
+}
+
+/** The item that the lane stands at: the one that waits for a retry, else the one that runs, else the next. */
+function LaneHead({ run, lane, refused }: { run: string; lane: Lane; refused: string | null }) {
+  const items = (state: string): string => withQuery(apiPath("runs", run, "items"), { lane: lane.lane, state, limit: 1 });
+  const delayed = useApi<ItemPage>(items("delayed"), { every: 5 }).data?.rows[0];
+  const leased = useApi<ItemPage>(items("leased"), { every: 5 }).data?.rows[0];
+  const waiting = useApi<ItemPage>(items("waiting"), { every: 5 }).data?.rows[0];
+  const dead = useApi<ItemPage>(items("dead"), { every: 10 }).data?.rows[0];
+  const head = (lane.ordered ? delayed : undefined) ?? leased ?? delayed ?? waiting ?? dead;
+  if (!head) return null;
+  const item = (verb: "retry" | "cancel"): string => apiPath("runs", run, "items", head.item_id, verb);
+  return (
+    <div class="lane-head">
+      <div class="grow">
+        <p class="small muted">{head === dead ? "The last that died" : "Head of the lane"}</p>
+        <p class="row wrap">
+          <ItemStateBadge state={head.state} tries={head.tries} />
+          <a class="clip" href={href("runs", run, "items", head.item_id)}>{head.key ?? head.url ?? `item ${head.item_id}`}</a>
+        </p>
+        {head.waiting_text && <p class="small muted wrap-anywhere">{head.waiting_text}</p>}
+        {head.error && <p class="small muted wrap-anywhere">{head.error}</p>}
+      </div>
+      {(head.state === "dead" || head.state === "skipped") && (
+        <Button small icon="retry" disabledBecause={refused} onClick={() => ask({ title: "Retry this item", confirm: "Retry", action: () => ({ method: "POST", path: item("retry"), body: {} }) })}>Retry</Button>
+      )}
+      {head.state !== "dead" && head.state !== "skipped" && (
+        <Button small icon="skipped" disabledBecause={refused} onClick={() => ask({ title: "Skip this item", explain: "It ends as cancelled, and the lane goes on with the next.", confirm: "Skip", danger: true, action: () => ({ method: "POST", path: item("cancel"), body: {} }) })}>Skip</Button>
+      )}
+    </div>
+  );
+}
+
+const delayValue = (low: number, high: number): string => (low === high ? String(low) : `${low}-${high}`);
+
+function sentence(lane: Lane): string {
+  if (lane.paused) return "An operator holds this lane: none of its items starts.";
+  if (lane.blocked_seconds > 0) return `Blocked for ${format.duration(lane.blocked_seconds)} more${lane.blocked_why ? `: ${lane.blocked_why}` : ""}.`;
+  if (lane.waiting === 0) return "Nothing waits in this lane.";
+  const many = format.bounded(lane.waiting, lane.waiting_is_at_least);
+  const end = longestEta(lane.eta_seconds);
+  return `${many} items wait; it works ${policyText(lane.policy)}${end === null ? "" : `, so the last one ends in about ${format.duration(end)}`}.`;
+}

@@ -1,0 +1,15 @@
+export { ask, changes, type ActionSpec } from "./action";
+export { Badge, ITEM_STATE_LOOK, ItemStateBadge, RunStateBadge, WorkerStateBadge, type Tone } from "./Badge";
+export { Button, IconButton, LinkButton } from "./Button";
+export { Card, Facts, PageHead, Stat, Stats } from "./Card";
+export { ledgerNow, useNow } from "./clock";
+export { Dialog } from "./Dialog";
+export { Checkbox, Choice, Field, SearchField } from "./Field";
+export * as format from "./format";
+export { Icon, type IconName } from "./icons";
+export { Menu, type MenuEntry } from "./Menu";
+export { Empty, ErrorNote, Note, Placeholder } from "./notes";
+export { Pager, Table, type Column } from "./Table";
+export { Tabs } from "./Tabs";
+export { toast } from "./Toast";
+export { CopyButton, CopyCommand, Duration, ExternalUrl, JsonText, Num, Since, Time, utc } from "./values";

@@ -1,0 +1,34 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import type { AuditEvent } from "../src/api/types";
+import { eventCommand, eventSentence } from "../src/pages/events";
+import { paceText, parseDelay, policyText } from "../src/pages/pace";
+import { fieldNames, fieldText } from "../src/pages/values";
+
+test("the pace of a lane is written as people say it", () => {
+  assert.deepEqual([[0, 0], [0.5, 0.5], [1, 1], [5, 5], [1, 3]].map(([low, high]) => paceText(low!, high!)), ["", "2/s", "1/s", "1 every 5 s", "1 every 1–3 s"]);
+  assert.equal(policyText({ limit: 4, delay_min: 0, delay_max: 0, ordered: false, shared: true, loopback_limit: null }), "4 at once");
+  assert.equal(policyText({ limit: 1, delay_min: 2, delay_max: 2, ordered: true, shared: false, loopback_limit: null }), "in order, 1 every 2 s");
+});
+
+test("a delay is a pace or seconds, and anything else is refused", () => {
+  assert.deepEqual(["2/s", "30/min", "1/10s", "0.5", "1-3", "1 to 3", "0", "5 s"].map(parseDelay), ["2/s", "30/min", "1/10s", [0.5, 0.5], [1, 3], [1, 3], [0, 0], [5, 5]]);
+  assert.deepEqual(["", "fast", "3-1", "-1", "100000", "1e3"].map(parseDelay), [null, null, null, null, null, null]);
+});
+
+test("the table of records shows the fields that most of them have, in their order", () => {
+  assert.deepEqual(fieldNames([{ a: 1, b: null, c: 2 }, { a: 1, c: 2, d: 4 }, "no record"], 2), ["a", "c"]);
+  assert.equal(fieldText("a\n  b"), "a b");
+  assert.equal(fieldText({ a: [1] }), '{"a":[1]}');
+  assert.equal(fieldText("x".repeat(1000)).length, 301);
+});
+
+const event = (fields: Partial<AuditEvent>): AuditEvent => ({ event_id: 1, at: "2026-03-01T06:00:00Z", run_id: "r1", actor: "ops", action: "run.paused", subject: "r1", detail: {}, ...fields });
+
+test("an event is a sentence, and its command is the one that did it", () => {
+  assert.equal(eventSentence(event({})), "the run");
+  assert.equal(eventSentence(event({ subject: "shop.example", detail: { limit: 4, delay: [0.5, 1], why: "" } })), "shop.example: limit 4, delay 0.5, 1");
+  assert.equal(eventCommand(event({})), "shoal runs pause r1");
+  assert.equal(eventCommand(event({ action: "lane.changed", detail: { command: "shoal lanes set shop.example --limit 4" } })), "shoal lanes set shop.example --limit 4");
+  assert.equal(eventCommand(event({ action: "token.added", run_id: null })), null);
+});

@@ -1,0 +1,52 @@
+import { readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { join, resolve } from "node:path";
+import { brotliCompressSync, constants, gzipSync } from "node:zlib";
+import { defineConfig, type Plugin } from "vite";
+
+/** A classic script: it runs before the deferred module, so a chosen theme never flashes. */
+const theme: Plugin = {
+  name: "theme",
+  transformIndexHtml: () => [{ tag: "script", attrs: { src: "theme.js" }, injectTo: "head" }],
+};
+
+let folder = "";
+
+/** Compresses the files once, when they are built; the server picks what the browser takes. */
+const precompress: Plugin = {
+  name: "precompress",
+  apply: "build",
+  configResolved: (config) => {
+    folder = resolve(config.root, config.build.outDir, "assets");
+  },
+  closeBundle() {
+    for (const name of readdirSync(folder).filter((each) => /\.(js|css)$/.test(each))) {
+      const content = readFileSync(join(folder, name));
+      if (content.length < 1000) continue;
+      writeFileSync(join(folder, `${name}.gz`), gzipSync(content, { level: 9 }));
+      writeFileSync(
+        join(folder, `${name}.br`),
+        brotliCompressSync(content, { params: { [constants.BROTLI_PARAM_QUALITY]: 11 } }),
+      );
+    }
+  },
+};
+
+// The server puts its own sub-path into <base href>, so every address in the built files is relative.
+export default defineConfig({
+  base: "./",
+  plugins: [theme, precompress],
+  build: {
+    outDir: "../src/shoal/control/static",
+    emptyOutDir: true,
+    target: "es2022",
+    manifest: "manifest.json",
+    modulePreload: { polyfill: false },
+    reportCompressedSize: false,
+    rolldownOptions: { checks: { pluginTimings: false, bundlerTimings: false } },
+  },
+  server: {
+    host: "127.0.0.1",
+    port: 5173,
+    proxy: { "/api": { target: "http://127.0.0.1:8642", ws: true } },
+  },
+});
