@@ -326,7 +326,8 @@ async def test_a_history_costs_the_same_beside_those_of_many_runs(ledger: Postgr
         await ledger.db.fetch(
             "insert into shoal.run_activity (run, step, at, waits, works) "
             "select r, 60, date_trunc('minute', shoal.clock()) - make_interval(mins => m), array_fill(7, array[25]), "
-            "array_fill(7, array[25]) from generate_series($1::int, $1::int + $2::int - 1) as r, generate_series(1, 2879) as m",
+            "array_fill(7, array[25]) "
+            "from generate_series($1::int, $1::int + $2::int - 1) as r, generate_series(1, 2879) as m",
             bench.run.no,
             runs,
         )
@@ -345,6 +346,8 @@ async def test_a_history_costs_the_same_beside_those_of_many_runs(ledger: Postgr
     (small, small_sample), (big, big_sample) = costs
     assert big < 2 * small + 50, costs
     assert big_sample < 2 * small_sample + 20, costs
+
+
 async def cost_of_lists(
     cost: Callable[..., Awaitable[None]], db: PostgresDatabase, run_no: int, ids: list[int]
 ) -> None:

@@ -20,7 +20,7 @@ from shoal.model.redaction import redacted
 if TYPE_CHECKING:
     from dotenv.parser import Binding
 
-OriginKind = Literal["flag", "environment", ".env", "shoal.toml", "pyproject.toml", "code", "default"]
+OriginKind = Literal["flag", "environment", ".env", "shoal.toml", "pyproject.toml", "code", "request", "default"]
 # Lines of `.env` that belong to Shoal or to the PostgreSQL it connects to.
 _OWN_LINE = re.compile(r"\s*(?:export\s+)?(?:SHOAL_|DB_|PG[A-Z]{3,}\b)")
 _AUTHOR_SETTINGS, _STAGES, _SCRAPERS, _SINKS = "settings", "stages", "scrapers", "sinks"
@@ -36,7 +36,7 @@ class Origin(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         if self.kind == "default":
             return f"default for {self.name}" if self.name else "default"
-        return self.name if self.kind in ("flag", "environment", "code") else f"{self.name} in {self.kind}"
+        return self.name if self.kind in ("flag", "environment", "code", "request") else f"{self.name} in {self.kind}"
 
     @property
     def is_of_project(self) -> bool:

@@ -93,7 +93,8 @@ def check_storable(value: Mapping[str, Any]) -> dict[str, Any]:
                 f"{name!r} cannot be stored for a scraper.", remedy=f"Those that can: {', '.join(STORABLE)}."
             )
         if each is not None:
-            given[name] = read_value(name, SETTING_TYPES[name], RawValue(each, Origin("request")))
+            origin = Origin("request", f"{name} in the request")
+            given[name] = read_value(name, SETTING_TYPES[name], RawValue(each, origin))
     return given
 
 
