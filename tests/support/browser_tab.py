@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from playwright.async_api import Browser, ConsoleMessage, Dialog, Locator, Page, Request, async_playwright, expect
+from playwright.async_api import (
+    Browser,
+    ConsoleMessage,
+    Dialog,
+    Locator,
+    Page,
+    Request,
+    WebSocket,
+    async_playwright,
+    expect,
+)
 
 from shoal.errors import UsageError
 from shoal.fetch.chromium import find_chromium
@@ -67,16 +77,21 @@ def axe_source() -> str:
 
 
 class Tab:
-    """A page of the dashboard at `url`. `requests`: what it asked for; `problems`: errors, dialogs and violations."""
+    """A page of the dashboard at `url`.
+
+    `requests`: the addresses that it asked for; `sockets`: its live connections, open or not; `problems`: errors,
+    dialogs and violations of the policy.
+    """
 
     def __init__(self, page: Page, url: str) -> None:
         self.page = page
         self.url = url.rstrip("/")
         self.requests: list[str] = []
+        self.sockets: list[WebSocket] = []
         self.problems: list[str] = []
         page.set_default_timeout(PATIENCE)
         page.on("request", self._on_request)
-        page.on("websocket", lambda socket: self.requests.append(socket.url))
+        page.on("websocket", self._on_websocket)
         page.on("console", self._on_console)
         page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
         page.on("dialog", self._on_dialog)
@@ -84,6 +99,10 @@ class Tab:
 
     def _on_request(self, request: Request) -> None:
         self.requests.append(request.url)
+
+    def _on_websocket(self, socket: WebSocket) -> None:
+        self.requests.append(socket.url)
+        self.sockets.append(socket)
 
     def _on_console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
@@ -102,6 +121,11 @@ class Tab:
 
     async def loaded(self) -> None:
         await self.page.wait_for_function(LOADED)
+
+    async def disconnected(self) -> None:
+        """Wait until the live connection is closed."""
+        if not self.sockets[-1].is_closed():
+            await self.sockets[-1].wait_for_event("close", timeout=PATIENCE)
 
     async def press(self, *keys: str) -> None:
         for key in keys:

@@ -30,10 +30,12 @@ HOSTILE = f"\"'>{IMAGE}{SCRIPT}</textarea>{{{{7*7}}}}"
 HOSTILE_URL = f"https://shop.example/?q={SCRIPT}"
 SCRIPT_URL = "javascript:window.__ran.push('link')//"
 WORKER = "node1-4021-9f2c11aa"
+# The states of the USA.
 STATES = (
-    "AL AK AZ AR CA CO CT DE FL GA HI ID IL IN IA KS KY LA ME MD MA MI MN MS MO "
-    "MT NE NV NH NJ NM NY NC ND OH OK OR PA RI SC SD TN TX UT VT VA WA WV WI WY DC"
-).split()
+    *("AL", "AK", "AZ", "AR", "CA", "CO", "CT", "DE", "FL", "GA", "HI", "ID", "IL", "IN", "IA", "KS", "KY"),
+    *("LA", "ME", "MD", "MA", "MI", "MN", "MS", "MO", "MT", "NE", "NV", "NH", "NJ", "NM", "NY", "NC", "ND"),
+    *("OH", "OK", "OR", "PA", "RI", "SC", "SD", "TN", "TX", "UT", "VT", "VA", "WA", "WV", "WI", "WY", "DC"),
+)
 SHOP = """
     shop = Scraper("shop", robots=False)
 

@@ -30,14 +30,12 @@ async def test_search_finds_pages_runs_and_items(browser: Browser, looked: Looke
         await expect(tab.dialog).to_have_count(0)
 
         await tab.press("Control+k")
-        await expect(field).to_be_focused()
         await tab.page.keyboard.type(scene.paused + " paused")
         await expect(tab.dialog.get_by_role("option", selected=True)).to_contain_text(scene.paused)
         await tab.press("Enter")
         await tab.is_at(f"runs/{scene.paused}")
 
         await tab.press("/")
-        await expect(field).to_be_focused()
         await tab.page.keyboard.type("shop.example")
         await tab.press("Enter")
         await tab.is_at(f"runs/{scene.paused}/items?text=shop.example")
@@ -45,7 +43,6 @@ async def test_search_finds_pages_runs_and_items(browser: Browser, looked: Looke
 
         # Arrow keys choose; `/` in a field is a letter.
         await tab.press("/")
-        await expect(field).to_be_focused()
         await tab.press("ArrowDown", "ArrowDown")
         await expect(tab.dialog.get_by_role("option").nth(2)).to_have_attribute("aria-selected", "true")
         await tab.press("/")
@@ -160,7 +157,7 @@ async def test_rows_tiles_and_cells_are_reached_by_keys(browser: Browser, looked
         await expect(tab.heading).to_have_text("Items")
         assert "partition=" in tab.page.url
 
-        await tab.open("egress")
+        await tab.open("egress?pool=isp")
         await tab.page.locator(".matrix [tabindex='0']").focus()
         await tab.press("ArrowDown", "ArrowRight")
         await expect(tab.page.locator(".matrix-foot p")).to_contain_text(".example")

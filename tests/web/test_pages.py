@@ -1,4 +1,4 @@
-"""Every page in a real Chromium: it can be reached by its address, read by everybody, at every width, and stays at home."""
+"""Every page in a real Chromium: by its address, for every reader, at every width, with no request to anybody else."""
 
 from __future__ import annotations
 

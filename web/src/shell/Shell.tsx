@@ -51,7 +51,6 @@ export function Shell() {
       {help && <Help />}
       {action && <ActionLayer />}
       <ToastLayer />
-      <TooltipLayer />
     </>
   );
 }
@@ -213,6 +212,7 @@ function Content() {
         : shown.failed ? <Empty title="This page could not be loaded."><p>The server may have been updated. <a href={window.location.href} data-native>Load it again</a>.</p></Empty>
         : shown.Page === null ? <NotFound path={shown.path} />
         : <shown.Page key={shown.path} params={shown.params} />}
+      <TooltipLayer />
     </main>
   );
 }
