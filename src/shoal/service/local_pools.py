@@ -13,7 +13,7 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -317,7 +317,7 @@ class LocalPools:
                 return found
             if process.exit_code is not None:
                 del self._started[process.pid]
-                raise _start_error(output, said)
+                raise _start_error(output, said, self._settings.secrets())
             if time.monotonic() > deadline:
                 raise WrongState(
                     f"The pool (process {process.pid}) has not begun within {START_SECONDS:g} s.",
@@ -382,7 +382,7 @@ def _check_running(status: PoolStatus) -> None:
         )
 
 
-def _start_error(output: Path, said: int) -> WrongState:
+def _start_error(output: Path, said: int, secrets: Iterable[str]) -> WrongState:
     """What a pool said that did not start: its failed check, or its last line."""
     with output.open("rb") as file:
         file.seek(said)
@@ -391,8 +391,9 @@ def _start_error(output: Path, said: int) -> WrongState:
         with suppress(msgspec.DecodeError):
             record = msgspec.json.decode(line, type=dict)
             if record.get("ok") is False:
-                return WrongState(redacted(str(record.get("text"))), remedy=redacted(str(record.get("fix") or "")))
+                text, fix = (redacted(str(record.get(name) or ""), secrets) for name in ("text", "fix"))
+                return WrongState(text, remedy=fix)
     last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
     return WrongState(
-        f"The pool did not start: {redacted(last.removeprefix('Error: '))}", remedy=f"Look into {output}."
+        f"The pool did not start: {redacted(last.removeprefix('Error: '), secrets)}", remedy=f"Look into {output}."
     )

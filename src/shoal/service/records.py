@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shoal.model.redaction import without_secret_settings
+from shoal.model.redaction import redacted_value, without_secret_settings
 
 if TYPE_CHECKING:
     from shoal.model.egress import EgressMatrix, ExitView
@@ -44,6 +44,11 @@ ENDED_ATTEMPTS = ("done", "dead", "skipped", "retried", "throttled")
 OLDER_STATES = ("pending", "claimed", "completed", "failed", "remaining", "total")
 
 Record = dict[str, Any]
+
+
+def without_secrets(value: Any, secrets: Iterable[str]) -> Any:
+    """What is sent to others: plain JSON values without secrets. Stored records are raw JSON and stay as they are."""
+    return redacted_value(msgspec.to_builtins(value, str_keys=True, builtin_types=(msgspec.Raw,)), secrets)
 
 
 def state_counts(counts: Counts) -> dict[str, int]:
