@@ -130,6 +130,26 @@ async def test_what_was_refused_or_failed_may_be_sent_again(app: FastAPI, calls:
             assert calls.count == 2 * (number - 1) + attempt
 
 
+async def test_a_request_that_was_refused_may_be_corrected(app: FastAPI, calls: Calls) -> None:
+    client = client_of(app)
+    assert (await client.post("/write", json={"fail": "state"}, headers=key("k"))).status_code == 409
+    assert (await client.post("/write", json={"a": 1}, headers=key("k"))).json()["body"] == {"a": 1}
+    again = await client.post("/write", json={"a": 1}, headers=key("k"))
+    assert again.headers["idempotent-replayed"] == "true"
+    assert calls.count == 2
+
+
+async def test_what_a_preview_is_the_route_decides(app: FastAPI, calls: Calls) -> None:
+    """A write that only looks like a preview is done once too."""
+    client = client_of(app)
+    for number, query in enumerate(("x=preview=true", "preview=true&preview=false", "nopreview=1"), 1):
+        for _ in range(2):
+            answer = await client.post(f"/write?{query}", json={}, headers=key(query))
+            assert (answer.json()["count"], answer.json()["preview"]) == (number, False)
+    for query in ("preview=yes", "preview=True", "preview=on"):
+        assert (await client.post(f"/write?{query}", json={}, headers=key("k"))).json()["preview"] is True
+
+
 async def test_a_preview_is_not_kept(app: FastAPI, calls: Calls) -> None:
     client = client_of(app)
     assert (await client.post("/write?preview=true", json={}, headers=key("k"))).json()["preview"] is True

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -17,22 +17,22 @@ from fastapi.requests import HTTPConnection
 from pydantic import Field
 
 from shoal.config import Settings
-from shoal.control.access import Operator, Viewer, check_websocket, is_still_allowed
+from shoal.control.access import Operator, Viewer
 from shoal.control.answers import Preview, error_code
+from shoal.control.live import End, connected, ignore_messages, run_until_first
 from shoal.control.schemas import Answer, Body, ErrorAnswer, Text
 from shoal.errors import ShoalError
 from shoal.ledger.protocols import Ledger
-from shoal.model.redaction import redacted, redacted_value
+from shoal.model.redaction import redacted
 from shoal.observe.formatting import pluralize
 from shoal.service.jobs import MAX_RETRIES, MAX_WORKERS, Jobs
 from shoal.service.local_pools import STOP_SECONDS, LocalPools
+from shoal.service.records import without_secrets
 
 FRAME_SECONDS = 1.0
-CHECK_SECONDS = 30.0
 MAX_LOGS = 1_000
 MAX_DAYS = 3_650
 MAX_DRAIN = 300.0
-POLICY_VIOLATION = 1008
 
 
 def _error(description: str) -> dict[str, Any]:
@@ -279,7 +279,7 @@ def error_frame(code: str, message: str, hint: str) -> dict[str, Any]:
 
 def shown(found: msgspec.Struct, settings: Settings) -> dict[str, Any]:
     """What the service found, as JSON-like values without secrets."""
-    fields: dict[str, Any] = redacted_value(msgspec.to_builtins(found), settings.secrets())
+    fields: dict[str, Any] = without_secrets(found, settings.secrets())
     return fields
 
 
@@ -481,35 +481,20 @@ async def clean_up(part: PartDep, who: Operator, body: CleanupBody, preview: Pre
 @router.websocket("/jobs/status")
 async def watch_job(websocket: WebSocket) -> None:
     """A frame each second: status, active workers with their items, counts, throughput, the last errors."""
-    who = await check_websocket(websocket)
-    await websocket.accept()
-    part = part_of(websocket)
-    reading = asyncio.create_task(_until_closed(websocket))
-    seen, checked = 0, asyncio.get_running_loop().time()
-    with suppress(WebSocketDisconnect, RuntimeError):
-        async with part.feed.client():
-            while not reading.done():
-                nexts = asyncio.create_task(part.feed.next(seen))
-                await asyncio.wait((nexts, reading), return_when=asyncio.FIRST_COMPLETED)
-                if not nexts.done():
-                    nexts.cancel()
-                    break
-                seen, frame = nexts.result()
-                await websocket.send_json(frame)
-                if (now := asyncio.get_running_loop().time()) - checked > CHECK_SECONDS:
-                    checked = now
-                    if not await is_still_allowed(websocket, who):
-                        await websocket.close(POLICY_VIOLATION)
-                        break
-    reading.cancel()
-    await asyncio.gather(reading, return_exceptions=True)
+    async with connected(websocket) as client:
+        if client is not None:
+            await run_until_first(websocket, client, ignore_messages(websocket), _send_frames(websocket))
 
 
-async def _until_closed(websocket: WebSocket) -> None:
-    """Whatever the client sends is ignored."""
-    with suppress(WebSocketDisconnect, RuntimeError):
+async def _send_frames(websocket: WebSocket) -> End:
+    feed, seen = part_of(websocket).feed, 0
+    async with feed.client():
         while True:
-            await websocket.receive_text()
+            seen, frame = await feed.next(seen)
+            try:
+                await websocket.send_json(frame)
+            except (WebSocketDisconnect, RuntimeError):
+                return None, ""
 
 
 async def _status(part: JobsPart) -> dict[str, Any]:
