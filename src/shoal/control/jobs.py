@@ -25,8 +25,9 @@ from shoal.errors import ShoalError
 from shoal.ledger.protocols import Ledger
 from shoal.model.redaction import redacted
 from shoal.observe.formatting import pluralize
+from shoal.service.commands import Commands
 from shoal.service.jobs import MAX_RETRIES, MAX_WORKERS, Jobs
-from shoal.service.local_pools import STOP_SECONDS, LocalPools
+from shoal.service.local_pools import STOP_SECONDS, LocalPools, find_target
 from shoal.service.records import without_secrets
 
 FRAME_SECONDS = 1.0
@@ -213,6 +214,10 @@ class JobsPart:
         self.pools = LocalPools(ledger, settings)
         self.jobs = Jobs(ledger, settings, self.pools, scraper)
         self.feed = FrameFeed(self.jobs, settings)
+        self.commands = Commands(settings)
+
+    def start_command(self, workers: int) -> str:
+        return self.commands.start_pool(find_target(self.settings, self.jobs.scraper), workers)
 
     async def close(self) -> None:
         await self.feed.close()
@@ -320,7 +325,7 @@ async def start_workers(
     """Start so many workers of this machine; when some run already, there will be that many."""
     wanted = None if body is None else body.num_workers
     number = wanted or (await part.jobs.settings()).max_workers
-    command = f"shoal pool start {part.jobs.scraper} --workers {number}"
+    command = part.start_command(number)
     if preview:
         return await _changed(part, f"To be started: {pluralize(number, 'worker')}.", command, preview=True)
     await part.jobs.start(by=who.actor, workers=wanted)
@@ -349,7 +354,7 @@ async def restart_workers(
     """Stop the workers and start them with the settings and the code of now."""
     wanted = None if body is None else body.num_workers
     number = wanted or (await part.jobs.settings()).max_workers
-    command = f"shoal pool start {part.jobs.scraper} --workers {number}"
+    command = part.start_command(number)
     if preview:
         return await _changed(part, f"To be restarted, with {pluralize(number, 'worker')}.", command, preview=True)
     await part.jobs.restart(by=who.actor, workers=wanted, drain=drain)
@@ -381,7 +386,7 @@ async def queue_stats(part: PartDep, who: Viewer) -> QueueAnswer:
 async def start_job(part: PartDep, who: Operator, preview: Preview = False) -> JobChangeAnswer:
     """Start the workers that the setting `max_workers` asks for, on the unfinished run or a new one."""
     number = (await part.jobs.settings()).max_workers
-    command = f"shoal pool start {part.jobs.scraper} --workers {number}"
+    command = part.start_command(number)
     if preview:
         return await _changed(part, f"To be started: {pluralize(number, 'worker')}.", command, preview=True)
     await part.jobs.start(by=who.actor)
@@ -391,7 +396,7 @@ async def start_job(part: PartDep, who: Operator, preview: Preview = False) -> J
 @router.post("/jobs/pause")
 async def pause_job(part: PartDep, who: Operator, preview: Preview = False) -> JobChangeAnswer:
     """Start no further item, within a second. The workers stay, and items that run may end."""
-    command = f"shoal runs pause latest:{part.jobs.scraper}"
+    command = part.commands.runs("pause", f"latest:{part.jobs.scraper}")
     if preview:
         return await _changed(part, "To be paused.", command, preview=True)
     await part.jobs.pause(by=who.actor)
@@ -401,7 +406,7 @@ async def pause_job(part: PartDep, who: Operator, preview: Preview = False) -> J
 @router.post("/jobs/resume")
 async def resume_job(part: PartDep, who: Operator, preview: Preview = False) -> JobChangeAnswer:
     """Go on after a pause; workers are started when none run."""
-    command = f"shoal runs resume latest:{part.jobs.scraper}"
+    command = part.commands.runs("resume", f"latest:{part.jobs.scraper}")
     if preview:
         return await _changed(part, "To be resumed.", command, preview=True)
     await part.jobs.resume(by=who.actor)
@@ -506,4 +511,4 @@ async def _changed(part: JobsPart, text: str, command: str, *, preview: bool = F
 
 
 def _drain_command(part: JobsPart) -> str:
-    return f"shoal workers stop --run latest:{part.jobs.scraper}"
+    return part.commands.stop_workers(f"latest:{part.jobs.scraper}")
