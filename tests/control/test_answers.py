@@ -11,11 +11,12 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from fastapi.responses import StreamingResponse
 
 from shoal.control import answers, connection
 from shoal.control.answers import ApiError, Preview
 from shoal.control.app import ControlDep
-from shoal.errors import WrongState
+from shoal.errors import LedgerUnavailable, WrongState
 from shoal.observe.logs import open_logs
 from shoal.service.access import remove_token
 from tests.support.control import REMOTE, bearer, client_of, running_app, settings_in, token_of
@@ -337,6 +338,29 @@ async def until_answer(client: httpx.AsyncClient, path: str, status: int) -> Non
     async with asyncio.timeout(30):
         while (await client.get(path)).status_code != status:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
+
+
+async def test_a_stream_that_has_begun_outlives_the_loss_of_the_ledger(app: FastAPI) -> None:
+    begun, going_on = asyncio.Event(), asyncio.Event()
+
+    @app.get("/stream")
+    async def stream() -> StreamingResponse:
+        async def parts() -> AsyncIterator[str]:
+            yield "first "
+            begun.set()
+            await going_on.wait()
+            yield "last"
+
+        return StreamingResponse(parts())
+
+    async with asyncio.timeout(60):
+        answer = asyncio.create_task(client_of(app).get("/stream"))
+        await begun.wait()
+        app.state.control.connection._lost(LedgerUnavailable("It is away."))
+        for _ in range(50):  # whatever would end it has its turn
+            await asyncio.sleep(0)
+        going_on.set()
+        assert (await answer).text == "first last"
 
 
 def test_an_api_error_has_what_it_was_given() -> None:

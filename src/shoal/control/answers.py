@@ -184,14 +184,16 @@ class FrameMiddleware:
             if message["type"] == "http.response.start" and not has_begun:
                 has_begun = True
                 self._running.count -= 1
+                ended.close()  # a stream that has begun says itself that the ledger is lost
                 with suppress(RuntimeError):  # it has just expired
                     deadline.reschedule(None)
                 _add_headers(message)
             await send(message)
 
         deadline = asyncio.timeout(READ_SECONDS if scope["method"] in ("GET", "HEAD") else None)
+        ended = ExitStack()
         try:
-            with ExitStack() as ended:
+            with ended:
                 async with deadline:
                     if deadline.when() is not None:
                         ended.enter_context(self._connection.ends_when_lost(deadline))

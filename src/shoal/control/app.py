@@ -25,13 +25,17 @@ __all__ = ["Control", "ControlDep", "ControlOptions", "build_app", "control_of"]
 
 
 class Control:
-    """What requests use: the settings, the options, and the ledger. `log` is the log of the server."""
+    """What requests use: the settings, the options, and the ledger. `log` is the log of the server.
+
+    `exports`: how many are being sent.
+    """
 
     def __init__(self, settings: Settings, options: ControlOptions, connection: LedgerConnection, log: Log) -> None:
         self.settings = settings
         self.options = options
         self.connection = connection
         self.log = log
+        self.exports = 0
 
     @property
     def ledger(self) -> Ledger:
