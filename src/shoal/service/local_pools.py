@@ -29,7 +29,7 @@ from shoal.fleet.process import EXIT_SECONDS, DetachedProcess, machine_identity,
 from shoal.ledger.protocols import Ledger
 from shoal.model.redaction import redacted
 from shoal.model.worker import POOL_LOST_SECONDS, WorkerPoolView, WorkerView
-from shoal.service.begin import mark_local_dead_workers
+from shoal.service.begin import is_local_dead_worker
 from shoal.service.lookup import find_run_of, suggest
 from shoal.wiring import sqlite_path
 
@@ -229,21 +229,19 @@ class LocalPools:
         gone = [pool for pool in before if self._is_here(pool) and not self._is_alive(pool)]
         workers = await self._ledger.workers.list()
         if sqlite_path(self._settings.ledger) is not None:
-            dead = await mark_local_dead_workers(self._ledger)
+            dead = [worker.id for worker in workers if is_local_dead_worker(worker)]
         else:
             # Another machine may have the same name, so only workers of pools that certainly ran here are judged.
             here = [pool for pool in await self._ledger.pools.list(ended=True) if self._is_here(pool)]
             dead = [worker.id for worker in workers if self._is_dead_worker(worker, here)]
-            for worker in dead:
-                await self._ledger.workers.mark_dead(worker)
+        reports = [await self._ledger.workers.mark_dead(worker) for worker in dead]
         for pool in gone:
             await self._ledger.pools.end(pool.id, "its process is gone")
-        report = await self._ledger.upkeep.run_once()
-        held = {worker.id: worker.leased for worker in workers}
-        lost = list(dict.fromkeys([*dead, *report.lost_workers]))
+        reports.append(await self._ledger.upkeep.run_once())
+        # Of several servers that start at once, each reports what it did itself.
         return RecoveredItems(
-            items=sum(held.get(worker, 0) for worker in lost),
-            workers=tuple(lost),
+            items=sum(report.rescued for report in reports),
+            workers=tuple(dict.fromkeys(worker for report in reports for worker in report.lost_workers)),
             pools=tuple(pool.id for pool in gone),
         )
 
