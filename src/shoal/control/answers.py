@@ -59,6 +59,8 @@ _HTTP_CODES = {
 
 # Requests that are worked on at once, and how long a read may take until its answer begins.
 MAX_REQUESTS = 64
+# Whoever restarts processes asks these. A server whose ledger is slow has many requests, and must not be restarted.
+PROBES = ("/healthz", "/readyz")
 READ_SECONDS = 10.0
 MAX_TAGGED_BYTES = 1 << 20
 KEY_HEADER = "idempotency-key"
@@ -165,7 +167,7 @@ class FrameMiddleware:
         if scope["type"] == "websocket":
             await self._websocket(scope, receive, send)
             return
-        if self._running >= MAX_REQUESTS:
+        if self._running >= MAX_REQUESTS and scope["path"] not in PROBES:
             await _with_headers(send, lambda wrapped: _overloaded()(scope, receive, wrapped))
             return
         self._running += 1

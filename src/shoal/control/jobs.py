@@ -28,11 +28,16 @@ from shoal.service.jobs import MAX_RETRIES, MAX_WORKERS, Jobs
 from shoal.service.local_pools import STOP_SECONDS, LocalPools
 
 FRAME_SECONDS = 1.0
+# A ledger that is slower than this is reported to the clients instead of being waited for.
+READ_SECONDS = 5.0
 CHECK_SECONDS = 30.0
+MAX_CLIENTS = 1_000
+# A client that has not read for so long is disconnected.
+STUCK_SECONDS = 30.0
 MAX_LOGS = 1_000
 MAX_DAYS = 3_650
 MAX_DRAIN = 300.0
-POLICY_VIOLATION = 1008
+POLICY_VIOLATION, TOO_MANY_CLIENTS = 1008, 1013
 
 
 def _error(description: str) -> dict[str, Any]:
@@ -64,7 +69,7 @@ Drain = Annotated[
 class WorkersBody(Body):
     """How many workers; without a number as many as the setting `max_workers` says."""
 
-    num_workers: int | None = Field(None, ge=1, le=MAX_WORKERS, examples=[3])
+    num_workers: int | None = Field(None, ge=1, le=MAX_WORKERS, strict=True, examples=[3])
 
 
 class SettingsBody(Body):
@@ -232,6 +237,10 @@ class FrameFeed:
         self._number = 0
         self._changed = asyncio.Condition()
 
+    @property
+    def is_full(self) -> bool:
+        return self._clients >= MAX_CLIENTS
+
     @asynccontextmanager
     async def client(self) -> AsyncIterator[None]:
         self._clients += 1
@@ -261,7 +270,10 @@ class FrameFeed:
         due = loop.time()
         while True:
             try:
-                frame = shown(await self._jobs.frame(), self._settings)
+                async with asyncio.timeout(READ_SECONDS):
+                    frame = shown(await self._jobs.frame(), self._settings)
+            except TimeoutError:
+                frame = error_frame("slow", f"The ledger has not answered for {READ_SECONDS:g} s.", "Wait for it.")
             except ShoalError as error:
                 frame = error_frame(error_code(error), error.message, error.remedy)
             except Exception as error:  # the clients are told, and the reader goes on
@@ -484,9 +496,12 @@ async def watch_job(websocket: WebSocket) -> None:
     who = await check_websocket(websocket)
     await websocket.accept()
     part = part_of(websocket)
+    if part.feed.is_full:
+        await websocket.close(TOO_MANY_CLIENTS, "The server has too many clients. Try again later.")
+        return
     reading = asyncio.create_task(_until_closed(websocket))
     seen, checked = 0, asyncio.get_running_loop().time()
-    with suppress(WebSocketDisconnect, RuntimeError):
+    with suppress(WebSocketDisconnect, RuntimeError, TimeoutError):
         async with part.feed.client():
             while not reading.done():
                 nexts = asyncio.create_task(part.feed.next(seen))
@@ -495,7 +510,8 @@ async def watch_job(websocket: WebSocket) -> None:
                     nexts.cancel()
                     break
                 seen, frame = nexts.result()
-                await websocket.send_json(frame)
+                async with asyncio.timeout(STUCK_SECONDS):
+                    await websocket.send_json(frame)
                 if (now := asyncio.get_running_loop().time()) - checked > CHECK_SECONDS:
                     checked = now
                     if not await is_still_allowed(websocket, who):
