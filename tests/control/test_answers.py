@@ -59,12 +59,14 @@ class Calls:
 
         @app.get("/never")
         async def never() -> None:
+            self.waiting.set()
             await asyncio.Event().wait()
 
 
 @pytest.fixture(autouse=True)
 def quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(connection, "SILENT_SECONDS", 60.0)  # a busy machine is no ledger that is away
 
 
 @pytest.fixture
@@ -82,7 +84,7 @@ def key(text: str) -> dict[str, str]:
     return {"Idempotency-Key": text}
 
 
-async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -322,10 +324,11 @@ async def test_a_ledger_file_that_was_replaced_is_opened_again(tmp_path: Path) -
 async def test_requests_that_wait_for_a_lost_ledger_end_at_once(
     app: FastAPI, calls: Calls, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(answers, "READ_SECONDS", 3_600.0)
     waiting = asyncio.create_task(client_of(app).get("/never"))
-    await asyncio.sleep(0.05)
+    await calls.waiting.wait()
     (tmp_path / "ledger.db").rename(tmp_path / "elsewhere.db")
-    answer = await asyncio.wait_for(waiting, connection.SILENT_SECONDS + 5)
+    answer = await asyncio.wait_for(waiting, 60)
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] != "slow"
 
@@ -335,7 +338,7 @@ async def until_ok(client: httpx.AsyncClient) -> None:
 
 
 async def until_answer(client: httpx.AsyncClient, path: str, status: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (await client.get(path)).status_code != status:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 

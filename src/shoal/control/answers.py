@@ -60,6 +60,8 @@ _HTTP_CODES = {
 
 # Requests that are worked on at once, and how long a read may take until its answer begins.
 MAX_REQUESTS = 64
+# Whoever restarts processes asks these. A server whose ledger is slow has many requests, and must not be restarted.
+PROBES = ("/healthz", "/readyz")
 READ_SECONDS = 10.0
 MAX_TAGGED_BYTES = 1 << 20
 KEY_HEADER = "idempotency-key"
@@ -172,7 +174,7 @@ class FrameMiddleware:
         if scope["type"] == "websocket":
             await self._websocket(scope, receive, send)
             return
-        if self._running.count >= MAX_REQUESTS:
+        if self._running.count >= MAX_REQUESTS and scope["path"] not in PROBES:
             await _overloaded()(scope, receive, _with_headers(send))
             return
         self._running.count += 1

@@ -31,6 +31,8 @@ from shoal.service.local_pools import STOP_SECONDS, LocalPools, find_target
 from shoal.service.records import without_secrets
 
 FRAME_SECONDS = 1.0
+# A ledger that is slower than this is reported to the clients instead of being waited for.
+READ_SECONDS = 5.0
 MAX_LOGS = 1_000
 MAX_DAYS = 3_650
 MAX_DRAIN = 300.0
@@ -65,7 +67,7 @@ Drain = Annotated[
 class WorkersBody(Body):
     """How many workers; without a number as many as the setting `max_workers` says."""
 
-    num_workers: int | None = Field(None, ge=1, le=MAX_WORKERS, examples=[3])
+    num_workers: int | None = Field(None, ge=1, le=MAX_WORKERS, strict=True, examples=[3])
 
 
 class SettingsBody(Body):
@@ -266,7 +268,10 @@ class FrameFeed:
         due = loop.time()
         while True:
             try:
-                frame = shown(await self._jobs.frame(), self._settings)
+                async with asyncio.timeout(READ_SECONDS):
+                    frame = shown(await self._jobs.frame(), self._settings)
+            except TimeoutError:
+                frame = error_frame("slow", f"The ledger has not answered for {READ_SECONDS:g} s.", "Wait for it.")
             except ShoalError as error:
                 frame = error_frame(error_code(error), error.message, error.remedy)
             except Exception as error:  # the clients are told, and the reader goes on

@@ -384,9 +384,12 @@ class LaneStatusRecord(LaneRecord):
     ordered: bool
     waiting_is_at_least: bool
     leased: Amount
-    ended: Count
+    ended: Annotated[Count | None, Field(description="Of one run; null: of all runs, which is not counted.")]
     ended_is_at_least: bool
-    eta_seconds: Annotated[float | None, Field(description="Until its waiting items have ended.", examples=[365.0])]
+    eta_seconds: Annotated[
+        tuple[float, float] | None,
+        Field(description="Until its waiting items have ended, at least and at most.", examples=[[310.0, 365.0]]),
+    ]
     critical: Annotated[bool, Field(description="It will end last.")]
 
 
@@ -1032,10 +1035,23 @@ class ExitTestBody(Body):
     ] = None
 
 
-class SettingsBody(Body):
-    """A new version of the retry options of a scraper; those that are left out, or null, are as configured."""
+class RetryOptions(Body):
+    """How often an item is tried again, and when. What is left out, or null, is as configured."""
 
-    value: Annotated[dict[str, Any], Field(max_length=20, examples=[{"retries": 5}])]
+    retries: Annotated[int | None, Field(ge=0, le=999, description="Tries after the first.", examples=[5])] = None
+    backoff_factor: Annotated[float | None, Field(ge=1, le=10, examples=[2.0])] = None
+    backoff_cap: Annotated[
+        float | None, Field(ge=0.01, le=86_400, description="A delay has so many seconds at most.", examples=[300.0])
+    ] = None
+    backoff_jitter: Annotated[
+        float | None, Field(ge=0, le=1, description="Share of a delay that is random.", examples=[0.2])
+    ] = None
+
+
+class SettingsBody(Body):
+    """A new version of the retry options of a scraper."""
+
+    value: RetryOptions
     version: Annotated[
         int | None,
         Field(ge=0, le=MAX_ITEM, description="Refuse (409) unless this is the newest version; 0: there is none yet."),

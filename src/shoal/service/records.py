@@ -509,6 +509,7 @@ def worker_page_record(detail: WorkerDetail) -> Record:
         "running": 0 if report is None else sum(report.running.values()),
         "unstored": 0 if report is None else report.unstored,
         "items": fields["items"][:MAX_RUNNING_SHOWN],
+        "rate_per_minute": detail.per_minute,
     }
 
 

@@ -70,7 +70,10 @@ async def coverage(api: ApiDep, run: RunPath, stage: StageQuery = None) -> Respo
         **{status: text for status, text in READ.items() if status != 304},
         200: {
             "description": "All records, as a file. A connection that ends early means that the file is not whole.",
-            "content": {kind.partition(";")[0]: {"schema": {"type": "string"}} for kind in _TYPES.values()},
+            "content": {
+                "application/json": {"schema": {"type": "array", "items": {}}},
+                **{_TYPES[kind].partition(";")[0]: {"schema": {"type": "string"}} for kind in ("jsonl", "csv")},
+            },
         },
     },
 )
