@@ -127,7 +127,7 @@ async def close_code(connection: ClientConnection) -> tuple[int, str]:
     return connection.close_code or 0, connection.close_reason or ""
 
 
-async def test_a_client_follows_a_run_pauses_and_resumes_by_its_cursor(server: LiveServer) -> None:
+async def test_a_client_follows_a_run_pauses_and_resumes_by_its_cursor(server: LiveServer) -> None:  # S2.21
     run = await server.new_run()
     topic = f"run:{run.id}"
     async with server.socket() as connection:

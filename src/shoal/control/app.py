@@ -12,6 +12,7 @@ from fastapi.requests import HTTPConnection
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from shoal import __version__
 from shoal.config import Settings
 from shoal.control import answers, dashboard, jobs, live, metrics, session
 from shoal.control.access import AccessMiddleware, ControlOptions, Gate, guard
@@ -87,6 +88,7 @@ def build_app(
 
     app = FastAPI(
         title="Shoal",
+        version=__version__,
         lifespan=lifespan,
         openapi_url="/api/v1/openapi.json",
         docs_url=None,
