@@ -11,8 +11,10 @@ from shoal.config import load_settings
 from shoal.errors import InvalidSetting
 from shoal.model.item import NewItem
 from shoal.model.lane import LanePolicy
+from shoal.model.worker import Scope
 from shoal.service import records
 from shoal.service.history import explain_progress, read_history
+from shoal.service.pool import scale_pools_on
 from shoal.service.status import read_run_status
 from shoal.testing.harness import LedgerHarness, done
 
@@ -63,6 +65,17 @@ async def test_changes_alike_in_one_step_are_one_mark(either_harness: LedgerHarn
         await ledger.lanes.set(f"{host}.example", limit=2, by="ann@desk")
     marks = (await read_history(ledger, run.id, 10_080)).marks
     assert [mark.text for mark in marks if mark.action == "lane.set"] == ["lane c.example: limit 2, and 2 more changes"]
+
+
+async def test_a_change_of_the_number_of_workers_is_a_mark(either_harness: LedgerHarness) -> None:
+    ledger, run = either_harness.ledger, await either_harness.run()
+    await either_harness.worker(scope=Scope(scraper="shop"))
+    await scale_pools_on(ledger, "shop", 8, by="ann@desk")
+    mark = (await read_history(ledger, run.id)).marks[-1]
+    assert (mark.action, mark.actor, mark.text) == ("pool.scaled", "ann@desk", "pool: 8 workers instead of 1")
+    await scale_pools_on(ledger, "shop", None, by="ann@desk")
+    mark = (await read_history(ledger, run.id)).marks[-1]
+    assert mark.text == "pool: as many workers as needed instead of 1"
 
 
 async def test_the_history_of_a_run_that_ended_ends_with_it(either_harness: LedgerHarness) -> None:

@@ -145,6 +145,14 @@ def _scaled_text(event: AuditEvent) -> str:
     return f"{event.subject}: {change}" + (f" ({detail['why']})" if detail.get("why") else "")
 
 
+def _pool_scaled_text(event: AuditEvent) -> str:
+    """Of `pool.scaled`: an operator asked for so many workers."""
+    workers = event.detail.get("to", event.detail.get("workers"))
+    wanted = "as many workers as needed" if workers is None else pluralize(workers, "worker")
+    before = event.detail.get("from", event.detail.get("present"))
+    return f"pool: {wanted}" + (f" instead of {before}" if before is not None else "")
+
+
 _MARK_TEXTS: dict[str, Callable[[AuditEvent], str]] = {
     "run.created": lambda event: "run created",
     "run.sealed": lambda event: "input complete",
@@ -153,6 +161,9 @@ _MARK_TEXTS: dict[str, Callable[[AuditEvent], str]] = {
     "run.cancelled": lambda event: "cancelled",
     "run.finished": lambda event: "finished",
     "scaled": _scaled_text,
+    "pool.scaled": _pool_scaled_text,
+    "pool.started": lambda event: f"pool started with {pluralize(event.detail.get('workers') or 0, 'worker')}",
+    "pool.stopped": lambda event: "pool stopped",
     "lane.set": _set_lane_text,
     "lane.blocked": _blocked_lane_text,
     "lane.slowed": lambda event: f"lane {event.subject}: delay of {event.detail.get('floor')} s or more",
