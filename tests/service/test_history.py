@@ -122,6 +122,10 @@ async def test_the_estimate_is_no_shorter_than_the_lane_that_ends_last(either_ha
     assert outlook.eta_seconds[0] >= outlook.critical_seconds[0]
     assert outlook.eta_seconds[1] >= outlook.critical_seconds[1]
     assert not outlook.growing
+    status = await read_run_status(ledger, load_settings({}, environ={}, folder=Path.cwd()), run.id)
+    assert status.critical_lane == "slow.example"
+    assert status.reading.eta is not None
+    assert status.reading.eta[1] >= outlook.critical_seconds[1] - 10
     record = records.outlook_record(outlook)
     assert record["bottleneck"]["cause"] in ("host limit", "host delay")
     assert msgspec.json.encode(record)

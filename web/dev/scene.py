@@ -38,10 +38,18 @@ from shoal.model.egress import (
     GrantUse,
     HealthRules,
     HostReport,
+    exit_key,
 )
 from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.lane import LanePolicy, StartRequest
-from shoal.model.outcome import AttemptDecision, DecisionKind, FinishedAttempt, OutcomeClass, RetryPolicy, decide_attempt
+from shoal.model.outcome import (
+    AttemptDecision,
+    DecisionKind,
+    FinishedAttempt,
+    OutcomeClass,
+    RetryPolicy,
+    decide_attempt,
+)
 from shoal.model.run import COLLECTION_SCRAPER_PREFIX, Run, RunSpec, StageSpec
 from shoal.model.worker import Scope, WorkerReport, WorkerSpec
 
@@ -74,10 +82,38 @@ STATES = {
 # Sequential groups: their documents are numbered, and each needs the one before.
 GROUPS = ("ca/los-angeles", "tx/harris", "fl/miami-dade", "ny/kings", "oh/franklin", "wa/king")
 SLOW_HOST = "records.texas.example"
+KINDS = ("Warranty", "Quitclaim", "Tax", "Trust")
 TITLES = ("deed", "lien", "plat", "mortgage", "easement", "release")
 PROXIES = [f"203.0.113.{n}:3128" for n in (4, 9, 17, 23, 31, 42, 58, 66, 71, 85, 90, 112)]
-PROXY_HOSTS = (SLOW_HOST, "records.california.example", "records.florida.example", "records.ohio.example", "records.maine.example")
+PROXY_HOSTS = tuple(
+    f"records.{state}.example" for state in ("texas", "california", "florida", "newyork", "ohio", "maine")
+)
 TOKENS = ("GEO_TOKEN_1", "GEO_TOKEN_2", "GEO_TOKEN_3")
+
+
+Fault = tuple[float, OutcomeClass, str]
+CHALLENGE = "403 with a challenge page (captcha)"
+NOT_FOUND = "404 Not Found: URL"
+# The share of attempts that end so.
+THROTTLE: tuple[Fault, ...] = ((0.03, OutcomeClass.THROTTLED, "429 Too Many Requests, Retry-After: 25"),)
+FAULTS: tuple[Fault, ...] = (
+    (0.008, OutcomeClass.PERMANENT, NOT_FOUND),
+    (0.015, OutcomeClass.TRANSIENT, "Connection reset by peer"),
+    (0.012, OutcomeClass.TRANSIENT, "Timed out after 30.0 s"),
+    (0.01, OutcomeClass.TRANSIENT, "502 Bad Gateway"),
+    (0.005, OutcomeClass.BLOCKED, CHALLENGE),
+    (0.01, OutcomeClass.SKIPPED, "robots.txt forbids it"),
+)
+ARCHIVE_FAULTS: tuple[Fault, ...] = (
+    (0.09, OutcomeClass.PERMANENT, NOT_FOUND),
+    (0.07, OutcomeClass.PERMANENT, "The page has no element 'article.story': the template has changed."),
+    (0.26, OutcomeClass.TRANSIENT, "Timed out after 30.0 s while reading the body"),
+    (0.04, OutcomeClass.BLOCKED, CHALLENGE),
+)
+STAGE_FAULTS: dict[str, tuple[Fault, ...]] = {
+    "index": ((0.03, OutcomeClass.TRANSIENT, "502 Bad Gateway"),),
+    "member": ((0.12, OutcomeClass.PERMANENT, "exit code 1: 14 of 20 items are dead"),),
+}
 
 
 @dataclass
@@ -99,6 +135,7 @@ class Going:
     """An attempt: when it ends, and what it ends with."""
 
     claimed: ClaimedItem
+    claimed_at: float
     start: float
     end: float
 
@@ -162,7 +199,7 @@ class Scene:
                     crew.id, item.lane, StartRequest(leases=(item.lease,)), run_id=item.run_id
                 )
                 wait = reserved.waits[0]
-            going = Going(item, now + wait, now + wait + self._seconds(item))
+            going = Going(item, now, now + wait, now + wait + self._seconds(item))
             heapq.heappush(crew.going, (going.end, next(self.numbers), going))
 
     async def _heartbeat(self, crew: Crew, now: float) -> None:
@@ -185,7 +222,7 @@ class Scene:
     def _end(self, going: Going) -> FinishedAttempt:
         item, rng = going.claimed, self.rng
         seconds = going.end - going.start
-        waited = None if item.waited is None else item.waited + max(0.0, going.start - self.clock() + seconds)
+        waited = None if item.waited is None else item.waited + going.start - going.claimed_at
         egress = {"egress": f"residential {rng.choice(PROXIES)}"} if item.stage in ("record", "document") else None
         outcome, error = self._fault(item)
         if outcome is not None:
@@ -211,32 +248,18 @@ class Scene:
         )
 
     def _fault(self, item: ClaimedItem) -> tuple[OutcomeClass | None, str]:
-        """Most attempts succeed. The archive's host is broken; the slow host throttles."""
+        """Most attempts succeed. The archive's template has changed, and its host is slow; the slow host throttles."""
         draw, url = self.rng.random(), item.url or ""
-        if item.run_id == self.runs["archive"].id and item.stage == "record":
-            if draw < 0.09:
-                return OutcomeClass.PERMANENT, f"404 Not Found: {url}"
-            if draw < 0.16:
-                return OutcomeClass.PERMANENT, "The page has no element 'article.story': the template has changed."
-            if draw < 0.42:
-                return OutcomeClass.TRANSIENT, "Timed out after 30.0 s while reading the body"
-            if draw < 0.46:
-                return OutcomeClass.BLOCKED, "403 with a challenge page (captcha)"
-            return None, ""
-        if item.stage == "member":
-            return (OutcomeClass.PERMANENT, "exit code 1: 14 of 20 items are dead") if draw < 0.12 else (None, "")
-        if item.stage == "index":
-            return (OutcomeClass.TRANSIENT, "502 Bad Gateway") if draw < 0.03 else (None, "")
-        if SLOW_HOST in url and draw < 0.03:
-            return OutcomeClass.THROTTLED, "429 Too Many Requests, Retry-After: 25"
-        if draw < 0.008:
-            return OutcomeClass.PERMANENT, f"404 Not Found: {url}"
-        if draw < 0.045:
-            return OutcomeClass.TRANSIENT, self.rng.choice(("Connection reset by peer", "Timed out after 30.0 s", "502 Bad Gateway"))
-        if draw < 0.05:
-            return OutcomeClass.BLOCKED, "403 with a challenge page (captcha)"
-        if draw < 0.06:
-            return OutcomeClass.SKIPPED, "robots.txt forbids it"
+        if item.run_id == self.runs["archive"].id:
+            faults = ARCHIVE_FAULTS
+        elif item.stage in STAGE_FAULTS:
+            faults = STAGE_FAULTS[item.stage]
+        else:
+            faults = (*THROTTLE, *FAULTS) if SLOW_HOST in url else FAULTS
+        for share, outcome, error in faults:
+            if draw < share:
+                return outcome, error.replace("URL", url)
+            draw -= share
         return None, ""
 
     def _output(self, item: ClaimedItem) -> tuple[list[dict[str, object]], list[NewItem]]:
@@ -248,12 +271,18 @@ class Scene:
             dead = int(rng.random() < 0.2) * rng.randrange(1, 4)
             status = "warning" if dead else "success"
             done = rng.randrange(40, 160)
-            report = {"member": item.key, "status": status, "reason": f"{dead} dead" if dead else "", "done": done, "dead": dead}
+            report = {
+                "member": item.key,
+                "status": status,
+                "reason": f"{dead} dead" if dead else "",
+                "done": done,
+                "dead": dead,
+            }
             return [{**report, "records": done - rng.randrange(6), "seconds": round(rng.uniform(40, 160), 1)}], []
         record: dict[str, object] = {
             "id": item.item,
             "kind": rng.choice(TITLES),
-            "title": f"{rng.choice(('Warranty', 'Quitclaim', 'Tax', 'Trust'))} {rng.choice(TITLES)} of lot {rng.randrange(1, 400)}",
+            "title": f"{rng.choice(KINDS)} {rng.choice(TITLES)} of lot {rng.randrange(1, 400)}",
             "state": item.partition or None,
             "price": round(rng.lognormvariate(12, 0.6)) if rng.random() < 0.82 else None,
             "filed": f"2026-0{rng.randrange(1, 6)}-{rng.randrange(10, 28)}",
@@ -264,9 +293,11 @@ class Scene:
     async def _report_egress(self) -> None:
         crew, rng = self.crews[0], self.rng
         reports = []
-        for n, (label, key) in enumerate(zip(PROXIES, map(proxy_key, PROXIES), strict=True)):
+        for n, key in enumerate(map(exit_key, PROXIES)):
             if n == 5:  # refuses connections
-                reports.append(ExitReport(key=key, failed=4, failures_in_row=4 * self.ticks, error="connection refused"))
+                reports.append(
+                    ExitReport(key=key, failed=4, failures_in_row=4 * self.ticks, error="connection refused")
+                )
                 continue
             hosts = [
                 HostReport(
@@ -279,27 +310,20 @@ class Scene:
                 for h, host in enumerate(PROXY_HOSTS)
                 if (n + h) % 3
             ]
-            reports.append(ExitReport(key=key, succeeded=rng.randrange(3, 12), failed=int(rng.random() < 0.2), hosts=tuple(hosts)))
+            reports.append(
+                ExitReport(key=key, succeeded=rng.randrange(3, 12), failed=int(rng.random() < 0.2), hosts=tuple(hosts))
+            )
         await self.ledger.exits.report(crew.id, "residential", reports, HealthRules())
         for n, token in enumerate(TOKENS):
-            for resource, calls, window in (("geocode", 5_000, 3_600.0), ("search", 1_800, 3_600.0)):
-                budget = BudgetKey("geo", proxy_key(token), resource)
-                taken = (3 + n * 4 + rng.randrange(3)) * (4 if resource == "geocode" else 2)
+            for resource, calls, window in (("geocode", 5_000, 14_400.0), ("search", 1_800, 14_400.0)):
+                budget = BudgetKey("geo", exit_key(token), resource)
+                taken = (2 + n * 3 + rng.randrange(3)) * (4 if resource == "geocode" else 1)
                 number = rng.getrandbits(60)
                 grant = await self.ledger.budgets.take(
                     budget, GrantRequest(grant=number, calls=taken, seconds=20.0, policy=BudgetPolicy(calls, window))
                 )
                 used = GrantUse(grant=number, made=grant.calls, answered=(self.clock(),) * grant.calls)
                 await self.ledger.budgets.settle(budget, [used])
-
-
-def proxy_key(label: str) -> str:
-    return f"{abs(hash_of(label)):012x}"[:12]
-
-
-def hash_of(text: str) -> int:
-    """The same in every process."""
-    return int.from_bytes(text.encode()[-6:], "big")
 
 
 def state_host(state: str) -> str:
@@ -313,18 +337,20 @@ def counties_found(state: str, number: int, rng: random.Random) -> list[NewItem]
     base = 100 * number
     found = [
         NewItem(url=f"https://{host}/record/{base + n}", stage="record", partition=state, lane=host)
-        for n in range(rng.randrange(7, 12))
+        for n in range(rng.randrange(16, 24))
     ]
     groups = [group for group in GROUPS if group.startswith(state.lower() + "/")]
     for group in groups:
         found += [
             NewItem(url=f"https://{host}/{group}/doc/{base + n}", stage="document", partition=state, lane=group)
-            for n in range(3)
+            for n in range(9)
         ]
     return found
 
 
-async def open_scene(folder: Path, *, seed: int = 7, minutes: float = MINUTES, said: Callable[[str], object] = str) -> Scene:
+async def open_scene(
+    folder: Path, *, seed: int = 7, minutes: float = MINUTES, said: Callable[[str], object] = str
+) -> Scene:
     """Fill a new ledger in the folder with so many minutes, the last of which is now."""
     (folder / "shoal.toml").write_text(PROJECT)
     clock = Clock(math.floor(time.time()) - minutes * 60)
@@ -366,22 +392,22 @@ async def _begin(scene: Scene) -> None:
         for host in ("news.example", "gazette.example", "herald.example")
     ]
     await ledger.intake.enqueue(archive.id, urls)
-    await ledger.intake.enqueue(before.id, [_index(state, n) for state in list(STATES)[:12] for n in range(2)])
+    await ledger.intake.enqueue(before.id, [_index(state, n) for state in list(STATES)[:12] for n in range(1)])
     for run in (before, archive):
         await ledger.runs.seal(run.id)
     for node, number in (("node-a", 2), ("node-b", 2), ("node-c", 1)):
         for n in range(number):
             await _add_worker(scene, node, n)
-    proxies = [ExitSpec(proxy_key(label), label) for label in PROXIES]
+    proxies = [ExitSpec(exit_key(label), label) for label in PROXIES]
     await ledger.exits.register(scene.crews[0].id, "residential", "proxies", proxies)
-    tokens = [ExitSpec(proxy_key(name), name) for name in TOKENS]
+    tokens = [ExitSpec(exit_key(name), name) for name in TOKENS]
     await ledger.exits.register(scene.crews[0].id, "geo", "tokens", tokens)
 
 
 def _stages() -> tuple[StageSpec, ...]:
     return (
         StageSpec("index", lane=LanePolicy(limit=2)),
-        StageSpec("record", lane=LanePolicy(limit=3, delay_min=0.4, delay_max=0.8)),
+        StageSpec("record", lane=LanePolicy(limit=3, delay_min=9.0, delay_max=14.0)),
         StageSpec("document", lane=LanePolicy(limit=1, ordered=True, shared=False)),
     )
 
@@ -422,15 +448,17 @@ async def _direct(scene: Scene, minute: float) -> None:
         scene.rng.shuffle(pages)
         await ledger.intake.enqueue(run.id, pages)
         await ledger.runs.seal(run.id)
-        await ledger.lanes.set(SLOW_HOST, limit=1, delay=(3.0, 4.0), by="ann@desk")
+        await ledger.lanes.set(SLOW_HOST, limit=1, delay=(20.0, 30.0), by="ann@desk")
     if minute >= 20 and "catalog" not in runs:
         run = await ledger.runs.create(
             RunSpec(scraper="catalog", stages=(StageSpec("record", lane=LanePolicy(limit=6)),), code_version="90aa12fe")
         )
         runs["catalog"] = run
         items = [
-            NewItem(url=f"https://shop.example/p/{n}", lane="shop.example", partition=("garden", "kitchen", "toys")[n % 3])
-            for n in range(2_400)
+            NewItem(
+                url=f"https://shop.example/p/{n}", lane="shop.example", partition=("garden", "kitchen", "toys")[n % 3]
+            )
+            for n in range(4_200)
         ]
         await ledger.intake.enqueue(run.id, items)
     if minute >= 34 and len(scene.crews) == 5:
@@ -441,7 +469,7 @@ async def _direct(scene: Scene, minute: float) -> None:
         await ledger.runs.pause(runs["catalog"].id, by="bob@desk")
     if minute >= 52 and "faster" not in runs:
         runs["faster"] = runs["counties"]
-        await ledger.lanes.set(SLOW_HOST, limit=2, delay=(2.0, 3.0), by="ann@desk")
+        await ledger.lanes.set(SLOW_HOST, limit=2, delay=(12.0, 16.0), by="ann@desk")
 
 
 @asynccontextmanager
@@ -449,7 +477,9 @@ async def served(scene: Scene, port: int = 0) -> AsyncIterator[str]:
     """Serve the scene; yields the address."""
     settings = load_settings({"ledger": str(scene.folder / "ledger.db")}, environ={}, folder=scene.folder)
     app = build_app(settings, ControlOptions(port=port), opened=lambda: scene.ledger)
-    server = ControlServer(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning", lifespan="on", ws="websockets-sansio"))
+    server = ControlServer(
+        uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning", lifespan="on", ws="websockets-sansio")
+    )
     task = asyncio.create_task(server.serve())
     try:
         while not server.started:

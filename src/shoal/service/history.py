@@ -14,7 +14,7 @@ from shoal.model.lane import lane_eta
 from shoal.model.run import Run
 from shoal.model.views import AuditEvent, Counts, WaitReason
 from shoal.observe.formatting import format_duration, pluralize
-from shoal.observe.meter import GROWING_RATIO, MAX_ETA_SECONDS, MIN_ETA_SPREAD, MIN_RATE_SECONDS
+from shoal.observe.meter import GROWING_RATIO, MAX_ETA_SECONDS, MIN_ETA_SPREAD, MIN_RATE_SECONDS, Reading
 from shoal.observe.snapshot import Bottleneck, Snapshot, find_bottleneck, take_snapshot
 from shoal.service.lookup import find_run
 
@@ -199,6 +199,15 @@ async def explain_progress(ledger: Ledger, run: str) -> RunOutlook:
         critical_lane=lane,
         critical_seconds=lane_seconds,
     )
+
+
+def until_last_lane(reading: Reading, outlook: RunOutlook) -> Reading:
+    """A reading whose estimate is no shorter than the lane takes that will end last."""
+    if reading.eta is None or outlook.critical_seconds is None:
+        return reading
+    ends = zip(reading.eta, outlook.critical_seconds, strict=True)
+    low, high = (max(own, of_lane) for own, of_lane in ends)
+    return msgspec.structs.replace(reading, eta=(low, min(high, MAX_ETA_SECONDS)))
 
 
 class Pace:
