@@ -155,6 +155,16 @@ async def test_a_run_without_workers_says_so_and_since_when(either_harness: Ledg
     assert outlook.since == next(point.at for point in points if point.waiting_for is not None)
 
 
+async def test_what_has_held_a_run_for_long_is_told_from_its_beginning(either_harness: LedgerHarness) -> None:
+    ledger, run = either_harness.ledger, await either_harness.run()
+    await either_harness.put(run, "a")
+    for _ in range(25):
+        await sample(either_harness)
+    points = (await read_history(ledger, run.id, 60)).points
+    outlook = await explain_progress(ledger, run.id)
+    assert outlook.since == next(point.at for point in points if point.waiting_for is not None)
+
+
 async def test_the_status_of_a_run_has_its_latencies(either_harness: LedgerHarness, tmp_path: Path) -> None:
     ledger, run, worker = either_harness.ledger, await either_harness.run(), await either_harness.worker()
     await either_harness.put(run, "a", "b")

@@ -179,16 +179,18 @@ class Scene:
             await self.ledger.upkeep.run_once()
 
     async def _work(self, crew: Crew, now: float) -> None:
+        """Claims come before commits, so that an item waits for a worker for a moment."""
+        await self._claim(crew, now)
         ended: list[FinishedAttempt] = []
         while crew.going and crew.going[0][0] <= now:
             _, _, going = heapq.heappop(crew.going)
             ended.append(self._end(going))
         if ended:
             await self.ledger.commits.commit(crew.id, ended)
+
+    async def _claim(self, crew: Crew, now: float) -> None:
         room = crew.slots - len(crew.going)
-        if room <= 0:
-            return
-        claimed = await self.ledger.claims.claim(crew.id, crew.scope, room)
+        claimed = await self.ledger.claims.claim(crew.id, crew.scope, room) if room > 0 else []
         started = [item.lease for item in claimed if not item.paced]
         if started:
             await self.ledger.claims.mark_started(crew.id, started)
@@ -290,6 +292,17 @@ class Scene:
         }
         return [record], []
 
+    def _host_report(self, n: int, h: int, host: str) -> HostReport:
+        """Some hosts block some proxies now, others have done so before."""
+        keeps_out, is_wary = (n * 5 + h * 3) % 9 == 0, (n * 2 + h) % 4 == 0
+        return HostReport(
+            host=host,
+            succeeded=0 if keeps_out else self.rng.randrange(2, 9),
+            blocked=3 if keeps_out else int(is_wary),
+            blocks_in_row=3 if keeps_out else 0,
+            error=CHALLENGE if keeps_out or is_wary else "",
+        )
+
     async def _report_egress(self) -> None:
         crew, rng = self.crews[0], self.rng
         reports = []
@@ -299,21 +312,11 @@ class Scene:
                     ExitReport(key=key, failed=4, failures_in_row=4 * self.ticks, error="connection refused")
                 )
                 continue
-            hosts = [
-                HostReport(
-                    host=host,
-                    succeeded=rng.randrange(2, 9),
-                    blocked=(blocked := rng.randrange(1, 4) if (n * 7 + h * 3) % 5 == 0 else int(rng.random() < 0.1)),
-                    blocks_in_row=blocked + 1 if (n + h) % 5 == 0 else 0,
-                    error="403 with a challenge page" if blocked else "",
-                )
-                for h, host in enumerate(PROXY_HOSTS)
-                if (n + h) % 3
-            ]
+            hosts = [self._host_report(n, h, host) for h, host in enumerate(PROXY_HOSTS) if (n + h) % 4]
             reports.append(
                 ExitReport(key=key, succeeded=rng.randrange(3, 12), failed=int(rng.random() < 0.2), hosts=tuple(hosts))
             )
-        await self.ledger.exits.report(crew.id, "residential", reports, HealthRules())
+        await self.ledger.exits.report(crew.id, "residential", reports, HealthRules(ban_for=7_200.0))
         for n, token in enumerate(TOKENS):
             for resource, calls, window in (("geocode", 5_000, 14_400.0), ("search", 1_800, 14_400.0)):
                 budget = BudgetKey("geo", exit_key(token), resource)
@@ -398,10 +401,16 @@ async def _begin(scene: Scene) -> None:
     for node, number in (("node-a", 2), ("node-b", 2), ("node-c", 1)):
         for n in range(number):
             await _add_worker(scene, node, n)
+    for crew in scene.crews:
+        await _use_egress(scene, crew)
+    await ledger.exits.rest("residential", exit_key(PROXIES[-1]), 5_400.0, by="ann@desk")
+
+
+async def _use_egress(scene: Scene, crew: Crew) -> None:
     proxies = [ExitSpec(exit_key(label), label) for label in PROXIES]
-    await ledger.exits.register(scene.crews[0].id, "residential", "proxies", proxies)
+    await scene.ledger.exits.register(crew.id, "residential", "proxies", proxies)
     tokens = [ExitSpec(exit_key(name), name) for name in TOKENS]
-    await ledger.exits.register(scene.crews[0].id, "geo", "tokens", tokens)
+    await scene.ledger.exits.register(crew.id, "geo", "tokens", tokens)
 
 
 def _stages() -> tuple[StageSpec, ...]:
@@ -463,6 +472,7 @@ async def _direct(scene: Scene, minute: float) -> None:
         await ledger.intake.enqueue(run.id, items)
     if minute >= 34 and len(scene.crews) == 5:
         await _add_worker(scene, "node-c", 2)
+        await _use_egress(scene, scene.crews[-1])
         detail = {"from": 5, "to": 6, "most": 8, "what": "workers", "why": "ann@desk asked for it"}
         await ledger.runs.record_event(runs["counties"].id, "scaled", "pool node-c", detail, by="ann@desk")
     if minute >= 41 and runs.get("catalog") and (await ledger.runs.get(runs["catalog"].id)).state == "active":

@@ -240,6 +240,7 @@ class RunWorkers(Answer):
     draining: Amount
     lost: Annotated[int, Field(description="Their heartbeat is older than their lease.", ge=0, examples=[0])]
     running: Annotated[int, Field(description="Attempts that run now.", ge=0, examples=[16])]
+    idle: Annotated[int, Field(description="Workers that run nothing, of any run.", ge=0, examples=[2])]
 
 
 class EventRecord(Answer):

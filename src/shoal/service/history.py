@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shoal.errors import InvalidSetting
-from shoal.model.history import HistoryPoint, history_step
+from shoal.model.history import MAX_HISTORY_POINTS, HistoryPoint, history_step
 from shoal.model.lane import lane_eta
 from shoal.model.run import Run
 from shoal.model.views import AuditEvent, Counts, WaitReason
@@ -184,13 +184,18 @@ async def explain_progress(ledger: Ledger, run: str) -> RunOutlook:
     reason = next((gate for gate in snapshot.gates if gate.text and gate.text in bottleneck.text), None)
     now = await _ledger_now(ledger)
     pace = Pace(snapshot.counts, await ledger.reads.history(found.id, seconds=PACE_SECONDS, step=60, until=now), now)
+    since = pace.waiting_since(bottleneck.cause)
+    if since is not None and since <= now - dt.timedelta(seconds=PACE_SECONDS - 120):
+        # It began before these minutes.
+        longer = await ledger.reads.history(found.id, seconds=MAX_HISTORY_POINTS * 60, step=60, until=now)
+        since = Pace(snapshot.counts, longer, now).waiting_since(bottleneck.cause)
     critical = None if snapshot.ended else await _critical_lane(ledger, snapshot, pace.item_seconds)
     growing = not bottleneck.blocks_run and not snapshot.ended and pace.is_growing
     lane, lane_seconds = critical or (None, None)
     return RunOutlook(
         run=found,
         text=_outlook_text(snapshot, bottleneck),
-        since=(None if reason is None else reason.since) or pace.waiting_since(bottleneck.cause),
+        since=(None if reason is None else reason.since) or since,
         until=None if reason is None else reason.until,
         reasons=snapshot.gates,
         bottleneck=bottleneck,

@@ -182,12 +182,11 @@ class RunTopicReader:
         snapshot = status.reading.snapshot
         workers = [] if snapshot.ended else await self._shared.workers.get()
         mine = [worker for worker in workers if worker.scope.includes_run(run.id, run.scraper)]
-        running = sum(worker.report.running.get(run.no, 0) for worker in mine if worker.report and worker.alive)
         return {
             **status_record(status),
             "why": reason_records(snapshot.gates),
             "stage_counts": {stage: counts_fields(counts) for stage, counts in snapshot.stages.items()},
-            "workers": {**worker_states(mine), "running": running},
+            "workers": run_worker_counts(run, mine),
         }
 
 
@@ -287,6 +286,16 @@ def worker_states(workers: Sequence[WorkerView]) -> dict[str, int]:
     """How many workers are live, draining, or lost: silent for longer than their lease."""
     states = Counter(worker.state.value if worker.alive else "lost" for worker in workers)
     return {state: states[state] for state in (WorkerState.LIVE.value, WorkerState.DRAINING.value, "lost")}
+
+
+def run_worker_counts(run: Run, workers: Sequence[WorkerView]) -> dict[str, int]:
+    """Of workers that take items of a run: how many are in which state, their attempts of it, and who runs nothing."""
+    alive = [worker for worker in workers if worker.alive]
+    return {
+        **worker_states(workers),
+        "running": sum(worker.report.running.get(run.no, 0) for worker in alive if worker.report is not None),
+        "idle": sum(worker.report is not None and not running_items(worker) for worker in alive),
+    }
 
 
 def running_items(worker: WorkerView) -> int:

@@ -37,6 +37,14 @@ async def test_a_lane_that_is_slowed_down_ends_last(api: httpx.AsyncClient, ledg
     assert (await answer(api, "GET", "overview"))["runs"][0]["critical_lane"] == "shop.example"
 
 
+async def test_tokens_are_listed_with_their_budgets(api: httpx.AsyncClient, ledger: Ledger) -> None:
+    await fill(ledger)
+    [token] = (await answer(api, "GET", "egress/api"))["rows"]
+    [budget] = token["budgets"]
+    assert (budget["resource"], budget["capacity"]) == ("search", 50)
+    assert all(row["budgets"] == [] for row in (await answer(api, "GET", "egress/isp"))["rows"])
+
+
 async def newest_event(ledger: Ledger) -> tuple[str, str]:
     event = (await ledger.reads.events(limit=1)).rows[0]
     return event.actor, event.action
