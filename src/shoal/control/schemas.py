@@ -390,11 +390,11 @@ class LaneStatusRecord(LaneRecord):
     ordered: bool
     waiting_is_at_least: bool
     leased: Amount
-    ended: Count
+    ended: Annotated[Count | None, Field(description="Of one run; null: of all runs, which is not counted.")]
     ended_is_at_least: bool
     eta_seconds: Annotated[
         tuple[float, float] | None,
-        Field(description="Until its waiting items have ended, at least and at most.", examples=[[365.0, 730.0]]),
+        Field(description="Until its waiting items have ended, at least and at most.", examples=[[310.0, 365.0]]),
     ]
     critical: Annotated[bool, Field(description="It will end last.")]
 

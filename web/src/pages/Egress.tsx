@@ -264,7 +264,7 @@ function ExitDialog({ pool, exit: key }: { pool: string; exit: string }) {
       title,
       explain,
       confirm: verb === "free" ? "Free" : "Test",
-      ...(verb === "test" ? { fields: [{ name: "url", label: "Fetch this page through it", value: "", placeholder: "https://example.com/", hint: "Empty: only the proxy itself is asked." }] } : {}),
+      ...(verb === "test" ? { fields: [{ name: "url", label: "Fetch this page through it", value: "", placeholder: "the address of a page", hint: "Empty: only the proxy itself is asked." }] } : {}),
       action: ({ url = "" }) => ({ method: "POST", path: `${path}/${verb}`, body: verb === "test" ? { url: url.trim() || null } : {} }),
     });
   };
