@@ -108,8 +108,8 @@ def test_the_life_of_a_job(project: Project, site: LocalSite) -> None:
         assert project.counts().leased == 0
         assert served.post("/jobs/stop", status=409)["error"]["code"] == "wrong_state"
         actions = [event.action for event in served.ask(lambda ledger: ledger.reads.events(limit=200)).rows]
-        assert actions.count("pool started") == 2
-        assert {"pool scaled", "pool stopped"} <= set(actions)
+        assert actions.count("pool.started") == 2
+        assert {"pool.scaled", "pool.stopped"} <= set(actions)
         assert project.is_sound()
 
 

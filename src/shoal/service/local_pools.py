@@ -156,7 +156,7 @@ class LocalPools:
             process = await start_detached(("pool", "start", target, *how, *run), environment, output)
             self._started[process.pid] = process
         pool = await self._wait_until_known(process, output, said)
-        await self._record(pool, "pool started", by, {"workers": workers})
+        await self._record(pool, "pool.started", by, {"workers": workers})
         return await self._status(pool)
 
     async def scale(self, pool_id: str, workers: int, *, by: str) -> PoolStatus:
@@ -167,7 +167,7 @@ class LocalPools:
         _check_running(status)
         # The size belongs to the scraper: all its pools on this ledger follow, as with `shoal pool scale`.
         await set_desired_size(self._ledger, status.pool.scraper, workers, by=by)
-        await self._record(status.pool, "pool scaled", by, {"from": status.pool.wanted, "to": workers})
+        await self._record(status.pool, "pool.scaled", by, {"from": status.pool.wanted, "to": workers})
         return status
 
     async def stop(self, pool_id: str, *, by: str, drain: float = STOP_SECONDS, wait: float = 0.0) -> PoolStatus:
@@ -180,7 +180,7 @@ class LocalPools:
         if status.is_running:
             task = self._stops.get(pool_id)
             if task is None or task.done():
-                await self._record(status.pool, "pool stopped", by, {"drain": drain})
+                await self._record(status.pool, "pool.stopped", by, {"drain": drain})
                 task = self._stops[pool_id] = asyncio.create_task(self._stop(status.pool, drain))
                 for old in [key for key, done in self._stops.items() if done.done()][:-STOPS_REMEMBERED]:
                     del self._stops[old]

@@ -143,6 +143,7 @@ def reading_record(reading: Reading) -> Record:
 def status_record(status: RunStatus) -> Record:
     return {
         **reading_record(status.reading),
+        "critical_lane": status.critical_lane,
         "alerts": status.conditions,
         "sinks": [sink_record(sink) for sink in status.sinks],
     }
@@ -169,6 +170,7 @@ def status_detail_record(detail: RunStatusDetail) -> Record:
     snapshot = detail.reading.snapshot
     return {
         **reading_record(detail.reading),
+        "critical_lane": detail.critical_lane,
         "alerts": detail.conditions,
         "sinks": [sink_record(sink) for sink in detail.sinks],
         "why": reason_records(snapshot.gates),
