@@ -48,7 +48,7 @@ def wall_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[WallClock]:
 
     class Moved(real, metaclass=Meta):  # type: ignore[misc, valid-type]
         @classmethod
-        def now(cls, tz: dt.tzinfo | None = None) -> dt.datetime:  # type: ignore[override]
+        def now(cls, tz: dt.tzinfo | None = None) -> dt.datetime:
             return real.now(tz) + dt.timedelta(seconds=clock.shift)
 
     monkeypatch.setattr(time, "time", lambda: real_time() + clock.shift)
@@ -151,9 +151,8 @@ async def mixed_run(harness: LedgerHarness) -> Run:
     run = await harness.run()
     await harness.put(run, *"abcdef")
     worker = await harness.worker(lease_seconds=3_600, scope=Scope(run_ids=(run.id,)))
-    ends = [done, dead, lambda item: retry(item, delay=1e6)]
-    for item, end in zip(await harness.claim(worker, 3), ends, strict=True):
-        await harness.commit(worker, end(item))
+    first, second, third = await harness.claim(worker, 3)
+    await harness.commit(worker, done(first), dead(second), retry(third, delay=1e6))
     await harness.claim(worker, 1)
     await harness.ledger.upkeep.sample()
     return run
