@@ -21,10 +21,13 @@ from websockets.exceptions import ConnectionClosed
 
 from shoal.config import load_settings
 from shoal.control import live
+from shoal.control import server as server_module
 from shoal.control.app import build_app
+from shoal.control.server import make_server
 from shoal.ledger.protocols import Ledger
 from shoal.ledger.sqlite.ledger import open_sqlite
 from shoal.model.run import Run, RunSpec, StageSpec
+from shoal.observe.logs import open_logs
 
 PATIENCE = 60
 
@@ -60,8 +63,7 @@ async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         load_settings({"ledger": str(tmp_path / "ledger.db")}, environ={}, folder=tmp_path), opened=lambda: ledger
     )
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=5, ws_per_message_deflate=False)
-        uvicorn_server = uvicorn.Server(config)
+        uvicorn_server = make_server(app, open_logs(format="console", level="error", file=None, stream=None).log)
         serving = asyncio.create_task(uvicorn_server.serve([listening]))
         await until(lambda: uvicorn_server.started)
         try:
@@ -125,7 +127,7 @@ async def close_code(connection: ClientConnection) -> tuple[int, str]:
     return connection.close_code or 0, connection.close_reason or ""
 
 
-async def test_a_client_follows_a_run_pauses_and_resumes_by_its_cursor(server: LiveServer) -> None:
+async def test_a_client_follows_a_run_pauses_and_resumes_by_its_cursor(server: LiveServer) -> None:  # S2.21
     run = await server.new_run()
     topic = f"run:{run.id}"
     async with server.socket() as connection:
@@ -225,7 +227,7 @@ async def test_limits_of_messages_and_clients(server: LiveServer, monkeypatch: p
 
 async def test_a_client_that_never_reads_is_dropped(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "FRAME_SECONDS", 0.01)
-    monkeypatch.setattr(live, "STUCK_SECONDS", 1.0)
+    monkeypatch.setattr(server_module, "STUCK_SECONDS", 1.0)
     run = await server.new_run()
     topic = f"run:{run.id}"
     long_text = "x" * 100_000

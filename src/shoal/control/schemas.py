@@ -42,6 +42,9 @@ Share = Annotated[float, Field(ge=0, le=1, examples=[0.97])]
 Seconds = Annotated[float, Field(examples=[12.5])]
 Sentence = Annotated[str, Field(examples=["Limited by shop.example: 2 starts per second."])]
 Url = Annotated[str, Field(description="Logins and tokens are redacted.", examples=["https://shop.example/p/4711"])]
+CriticalLane = Annotated[
+    str | None, Field(description="The lane that will end last; null: none or unknown.", examples=["shop.example"])
+]
 Eta = Annotated[
     tuple[float, float] | None,
     Field(
@@ -195,6 +198,7 @@ class RunStatusRecord(RunRecord):
     growing: Annotated[bool, Field(description="They are found as fast as items end: no ETA.")]
     waiting_for: Annotated[str, Field(description="The bottleneck in a few words.", examples=["host limit 61%"])]
     waiting_because: Sentence
+    critical_lane: CriticalLane
     egress: list[PoolCounts]
     alerts: list[AlertConditionRecord]
     sinks: list[SinkRecord]
@@ -236,6 +240,7 @@ class RunWorkers(Answer):
     draining: Amount
     lost: Annotated[int, Field(description="Their heartbeat is older than their lease.", ge=0, examples=[0])]
     running: Annotated[int, Field(description="Attempts that run now.", ge=0, examples=[16])]
+    idle: Annotated[int, Field(description="Workers that run nothing, of any run.", ge=0, examples=[2])]
 
 
 class EventRecord(Answer):
@@ -285,8 +290,9 @@ class WhyRecord(Answer):
     reasons: list[ReasonRecord]
     eta_seconds: Eta
     growing: bool
-    critical_lane: Annotated[
-        str | None, Field(description="The lane that will end last; null: none or unknown.", examples=["shop.example"])
+    critical_lane: CriticalLane
+    critical_seconds: Annotated[
+        tuple[float, float] | None, Field(description="How long that lane takes.", examples=[[13200.0, 16200.0]])
     ]
     bottleneck: BottleneckRecord
 

@@ -13,7 +13,7 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -156,7 +156,7 @@ class LocalPools:
             process = await start_detached(("pool", "start", target, *how, *run), environment, output)
             self._started[process.pid] = process
         pool = await self._wait_until_known(process, output, said)
-        await self._record(pool, "pool started", by, {"workers": workers})
+        await self._record(pool, "pool.started", by, {"workers": workers})
         return await self._status(pool)
 
     async def scale(self, pool_id: str, workers: int, *, by: str) -> PoolStatus:
@@ -167,7 +167,7 @@ class LocalPools:
         _check_running(status)
         # The size belongs to the scraper: all its pools on this ledger follow, as with `shoal pool scale`.
         await set_desired_size(self._ledger, status.pool.scraper, workers, by=by)
-        await self._record(status.pool, "pool scaled", by, {"from": status.pool.wanted, "to": workers})
+        await self._record(status.pool, "pool.scaled", by, {"from": status.pool.wanted, "to": workers})
         return status
 
     async def stop(self, pool_id: str, *, by: str, drain: float = STOP_SECONDS, wait: float = 0.0) -> PoolStatus:
@@ -180,7 +180,7 @@ class LocalPools:
         if status.is_running:
             task = self._stops.get(pool_id)
             if task is None or task.done():
-                await self._record(status.pool, "pool stopped", by, {"drain": drain})
+                await self._record(status.pool, "pool.stopped", by, {"drain": drain})
                 task = self._stops[pool_id] = asyncio.create_task(self._stop(status.pool, drain))
                 for old in [key for key, done in self._stops.items() if done.done()][:-STOPS_REMEMBERED]:
                     del self._stops[old]
@@ -328,7 +328,7 @@ class LocalPools:
                 return found
             if process.exit_code is not None:
                 del self._started[process.pid]
-                raise _start_error(output, said)
+                raise _start_error(output, said, self._settings.secrets())
             if time.monotonic() > deadline:
                 raise WrongState(
                     f"The pool (process {process.pid}) has not begun within {START_SECONDS:g} s.",
@@ -393,7 +393,7 @@ def _check_running(status: PoolStatus) -> None:
         )
 
 
-def _start_error(output: Path, said: int) -> WrongState:
+def _start_error(output: Path, said: int, secrets: Iterable[str]) -> WrongState:
     """What a pool said that did not start: its failed check, or its last line."""
     with output.open("rb") as file:
         file.seek(said)
@@ -402,8 +402,9 @@ def _start_error(output: Path, said: int) -> WrongState:
         with suppress(msgspec.DecodeError):
             record = msgspec.json.decode(line, type=dict)
             if record.get("ok") is False:
-                return WrongState(redacted(str(record.get("text"))), remedy=redacted(str(record.get("fix") or "")))
+                text, fix = (redacted(str(record.get(name) or ""), secrets) for name in ("text", "fix"))
+                return WrongState(text, remedy=fix)
     last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
     return WrongState(
-        f"The pool did not start: {redacted(last.removeprefix('Error: '))}", remedy=f"Look into {output}."
+        f"The pool did not start: {redacted(last.removeprefix('Error: '), secrets)}", remedy=f"Look into {output}."
     )
