@@ -254,7 +254,8 @@ def rows_of_command(text: str, name: str) -> str:
 
 
 def commands(group: Any = None, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, command in (group or typer.main.get_command(app)).commands.items():
+    found: Any = group or typer.main.get_command(app)
+    for name, command in found.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, f"{prefix}{name} ")
         else:
