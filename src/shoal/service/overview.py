@@ -30,6 +30,7 @@ from shoal.observe.meter import Meter, recent_rate
 from shoal.observe.progress import GateCache
 from shoal.observe.sinks import read_sinks
 from shoal.observe.snapshot import ENDED, Snapshot
+from shoal.service.history import RunOutlook, explain_progress, until_last_lane
 from shoal.service.lookup import MAX_RUNS_READ, find_run, is_collection_member
 from shoal.service.records import Record, alert_record, counts_fields, reason_records, status_record
 from shoal.service.status import RunStatus, read_run_conditions
@@ -75,7 +76,7 @@ class SharedReads:
         self.runs: Kept[tuple[Run, ...]] = Kept(self._newest_runs, interval * LISTS)
         self.alerts: Kept[list[Record]] = Kept(self._raised_alerts, interval * SLOW)
         self.size: Kept[int] = Kept(ledger.health.size_bytes, interval * SLOW)
-        self.latency: Kept[float] = Kept(self._measure_latency, interval * LISTS)
+        self._clock: Kept[tuple[float, float]] = Kept(self._read_clock, interval * LISTS)
         self._run_readers: WeakValueDictionary[str, RunReader] = WeakValueDictionary()
 
     def run_reader(self, run_id: str) -> RunReader:
@@ -91,10 +92,20 @@ class SharedReads:
     async def _raised_alerts(self) -> list[Record]:
         return [alert_record(raised) for raised in await list_alerts(self.ledger, limit=MAX_ALERTS_SHOWN)]
 
-    async def _measure_latency(self) -> float:
-        began = time.perf_counter()
-        await self.ledger.lanes.clock()
-        return time.perf_counter() - began
+    async def latency(self) -> float:
+        """The seconds that the ledger took for a short answer."""
+        return (await self._clock.get())[0]
+
+    async def now(self) -> dt.datetime:
+        """The ledger's time, whatever this machine's clock says: read now and then, and counted on in between."""
+        return dt.datetime.fromtimestamp((await self._clock.get())[1] + time.monotonic(), dt.UTC)
+
+    async def _read_clock(self) -> tuple[float, float]:
+        """How long it took, and by how much it is ahead of this process's clock without jumps."""
+        began = time.monotonic()
+        clock = await self.ledger.lanes.clock()
+        ended = time.monotonic()
+        return ended - began, clock - (began + ended) / 2
 
 
 class RunReader:
@@ -103,9 +114,11 @@ class RunReader:
     def __init__(self, shared: SharedReads, run_id: str) -> None:
         self._shared = shared
         self._ledger = shared.ledger
+        self._run_id = run_id
         self._gates = GateCache(shared.ledger, run_id)
         self._meter: Meter | None = None
         self._slow: Kept[dict[str, Any]] = Kept(self._read_slow, shared.interval * SLOW)
+        self._outlook: Kept[RunOutlook] = Kept(self._read_outlook, shared.interval * SLOW)
         self._run: Run | None = None
         self._kept: tuple[float, Run, RunStatus] | None = None
         self._lock = asyncio.Lock()
@@ -119,6 +132,15 @@ class RunReader:
                 self._kept = time.monotonic() + intervals * self._shared.interval, run, status
             return self._kept[2]
 
+    async def outlook(self, run: Run) -> RunOutlook:
+        """What limits the run, and when it may end; `run` as just read. It may be some seconds old, unless the run
+        changed."""
+        kept = await self._outlook.get()
+        if kept.run != run:
+            self._outlook = Kept(self._read_outlook, self._shared.interval * SLOW)
+            kept = await self._outlook.get()
+        return kept
+
     async def _read(self, run: Run) -> RunStatus:
         self._run, ended = run, run.state in ENDED
         partitions = tuple(await self._ledger.reads.partitions(run.id))
@@ -126,7 +148,7 @@ class RunReader:
         gates = await self._ledger.reads.why_run(run.id) if ended else await self._gates.gates()
         pools = () if ended else tuple(pool for pool in await self._shared.pools.get() if pool.members)
         snapshot = Snapshot(
-            at=dt.datetime.now(dt.UTC),
+            at=await self._shared.now(),
             run=run,
             counts=sum_counts(part.counts for part in partitions),
             partitions=partitions,
@@ -136,7 +158,14 @@ class RunReader:
         if self._meter is None or ended:
             self._meter = Meter(await recent_rate(self._ledger, snapshot))
         reading = self._meter.read(snapshot, time.monotonic())
-        return RunStatus(reading=reading, **await self._slow.get())
+        lane = None
+        if not ended:
+            outlook = await self.outlook(run)
+            lane, reading = outlook.critical_lane, until_last_lane(reading, outlook)
+        return RunStatus(reading=reading, critical_lane=lane, **await self._slow.get())
+
+    async def _read_outlook(self) -> RunOutlook:
+        return await explain_progress(self._ledger, self._run_id)
 
     async def _read_slow(self) -> dict[str, Any]:
         assert self._run is not None
@@ -163,12 +192,11 @@ class RunTopicReader:
         snapshot = status.reading.snapshot
         workers = [] if snapshot.ended else await self._shared.workers.get()
         mine = [worker for worker in workers if worker.scope.includes_run(run.id, run.scraper)]
-        running = sum(worker.report.running.get(run.no, 0) for worker in mine if worker.report and worker.alive)
         return {
             **status_record(status),
             "why": reason_records(snapshot.gates),
             "stage_counts": {stage: counts_fields(counts) for stage, counts in snapshot.stages.items()},
-            "workers": {**worker_states(mine), "running": running},
+            "workers": run_worker_counts(run, mine),
         }
 
 
@@ -199,7 +227,7 @@ class OverviewReader:
                 "text": "",
                 "size_bytes": await shared.size.get(),
                 # Rounded, so that it changes only when it says something.
-                "latency_seconds": float(f"{await shared.latency.get():.1g}"),
+                "latency_seconds": float(f"{await shared.latency():.1g}"),
             },
             "empty": not found,
         }
@@ -217,7 +245,7 @@ class FleetReader:
         by_node: dict[str, list[WorkerView]] = {}
         for worker in workers:
             by_node.setdefault(worker.node, []).append(worker)
-        now = dt.datetime.now(dt.UTC)
+        now = await self._shared.now()
         shown = workers[:MAX_WORKERS_SHOWN]
         self._heartbeats = {worker.id: self._heartbeat(worker, now) for worker in shown}
         return {
@@ -268,6 +296,16 @@ def worker_states(workers: Sequence[WorkerView]) -> dict[str, int]:
     """How many workers are live, draining, or lost: silent for longer than their lease."""
     states = Counter(worker.state.value if worker.alive else "lost" for worker in workers)
     return {state: states[state] for state in (WorkerState.LIVE.value, WorkerState.DRAINING.value, "lost")}
+
+
+def run_worker_counts(run: Run, workers: Sequence[WorkerView]) -> dict[str, int]:
+    """Of workers that take items of a run: how many are in which state, their attempts of it, and who runs nothing."""
+    alive = [worker for worker in workers if worker.alive]
+    return {
+        **worker_states(workers),
+        "running": sum(worker.report.running.get(run.no, 0) for worker in alive if worker.report is not None),
+        "idle": sum(worker.report is not None and not running_items(worker) for worker in alive),
+    }
 
 
 def running_items(worker: WorkerView) -> int:

@@ -55,7 +55,7 @@ export default function PartitionMap({ params }: { params: Params }) {
   }
   const ended = tiles.filter((tile) => tile.ended >= tile.total).length;
   const slowest = [...tiles]
-    .filter((tile) => hasTrouble(tile) || tile.eta_seconds !== null)
+    .filter((tile) => hasTrouble(tile) || tile.ended < tile.total)
     .sort((a, b) => Number(hasTrouble(b)) - Number(hasTrouble(a)) || (longestEta(b.eta_seconds) ?? 0) - (longestEta(a.eta_seconds) ?? 0) || b.total - b.ended - (a.total - a.ended))
     .slice(0, 10);
   return (
@@ -98,6 +98,6 @@ function columns(items: (partition: string, state?: string) => string): Column<T
     },
     { key: "left", head: "Left", end: true, width: "110px", cell: (tile) => <span class="num">{format.count(tile.total - tile.ended)}</span> },
     { key: "dead", head: "Dead", end: true, width: "110px", cell: (tile) => (tile.dead ? <a class="num" href={items(tile.name, "dead")}>{format.count(tile.dead)}</a> : <span class="num muted">0</span>) },
-    { key: "eta", head: "Time to the end", end: true, width: "140px", cell: (tile) => <span class="num">{etaText(tile.eta_seconds) || "–"}</span> },
+    { key: "eta", head: "Time to the end", end: true, width: "140px", cell: (tile) => <span class="num nowrap">{tile.ended < tile.total ? etaText(tile.eta_seconds) || "–" : <span class="muted">ended</span>}</span> },
   ];
 }
