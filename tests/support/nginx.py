@@ -9,7 +9,13 @@ from pathlib import Path
 
 from tests.support.account import Account
 from tests.support.binaries import proxy_program
-from tests.support.server import ServerProcess
+from tests.support.certificates import Certificate
+from tests.support.deployments import DEPLOY
+from tests.support.server import ServerProcess, free_port
+
+# The name in the configuration of users; they replace it.
+SHOAL_NAME = "tools.example.com"
+SHOAL_CONFIG = (DEPLOY / "nginx" / "shoal.conf").read_text()
 
 _CONFIG = """\
 daemon off;
@@ -55,6 +61,28 @@ def nginx(site: str, *, port: int, files: Mapping[str, str] | None = None) -> It
     finally:
         process.stop(signal.SIGTERM)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def shoal_proxy(upstream: str, certificate: Certificate, *, removes_path: bool = False) -> Iterator[int]:
+    """Run it with deploy/nginx/shoal.conf in front of a server at the address `upstream`. Yields its port.
+
+    `removes_path`: it does not pass on the sub-path, as other proxies do.
+    """
+    port = free_port()
+    changes = {
+        "listen 443 ssl;": f"listen 127.0.0.1:{port} ssl;",
+        "http://127.0.0.1:8642;": f"{upstream}/;" if removes_path else f"{upstream};",
+        f"/etc/ssl/{SHOAL_NAME}/fullchain.pem": "FOLDER/fullchain.pem",
+        f"/etc/ssl/{SHOAL_NAME}/privkey.pem": "FOLDER/privkey.pem",
+    }
+    config = SHOAL_CONFIG
+    for old, new in changes.items():
+        assert config.count(old) == 1, old
+        config = config.replace(old, new)
+    files = {"fullchain.pem": certificate.path.read_text(), "privkey.pem": certificate.key.read_text()}
+    with nginx(config, port=port, files=files):
+        yield port
 
 
 def _is_listening(port: int) -> bool:
