@@ -22,23 +22,25 @@ from shoal.errors import NotFound
 from shoal.ledger.protocols import Ledger
 from shoal.model.egress import PoolView
 from shoal.model.run import Run, RunState
-from shoal.model.views import sum_counts
+from shoal.model.views import AuditEvent, WorkerProgress, sum_counts
 from shoal.model.worker import WorkerState, WorkerView
 from shoal.notify.watch import list_alerts
 from shoal.observe.egress import pool_text
 from shoal.observe.meter import Meter, recent_rate
 from shoal.observe.progress import GateCache
 from shoal.observe.sinks import read_sinks
-from shoal.observe.snapshot import ENDED, Snapshot
+from shoal.observe.snapshot import ENDED, Snapshot, VersionSkew, live_workers, version_skew
 from shoal.service.history import RunOutlook, explain_progress, until_last_lane
+from shoal.service.inspect import MAX_EVENTS
 from shoal.service.lookup import MAX_RUNS_READ, find_run, is_collection_member
 from shoal.service.records import Record, alert_record, counts_fields, reason_records, status_record
-from shoal.service.status import RunStatus, read_run_conditions
+from shoal.service.status import WORKER_MINUTES, RunStatus, read_run_conditions
 
 T = TypeVar("T")
 MAX_RUNS_SHOWN = 20
 MAX_ALERTS_SHOWN = 5
 MAX_WORKERS_SHOWN = 500
+MAX_PROGRESS_SHOWN = 50
 MAX_NODES_SHOWN = 200
 # For how many intervals values are kept: what all topics share, lists, what is slow, and runs that have ended.
 SHARED, LISTS, SLOW, ENDED_RUN = 0.9, 2.0, 5.0, 10.0
@@ -198,6 +200,43 @@ class RunTopicReader:
             "stage_counts": {stage: counts_fields(counts) for stage, counts in snapshot.stages.items()},
             "workers": run_worker_counts(run, mine),
         }
+
+
+class RunPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A run's status with its newest events, its present workers, and what workers did in the last hour."""
+
+    run: Run
+    status: RunStatus
+    events: tuple[AuditEvent, ...]
+    workers: tuple[WorkerView, ...]
+    progress: tuple[WorkerProgress, ...]
+    skew: VersionSkew
+
+    @property
+    def worker_counts(self) -> dict[str, int]:
+        """Workers that are live, draining and lost, the attempts of this run that they run, and how many are idle."""
+        return run_worker_counts(self.run, self.workers)
+
+    def worker_state(self, worker: str) -> str:
+        """The state of a worker, `dead` without a heartbeat, or `gone` when it is not registered any more."""
+        found = next((view for view in self.workers if view.id == worker), None)
+        return "gone" if found is None else found.state.value if found.alive else "dead"
+
+
+async def read_run_page(shared: SharedReads, run: str) -> RunPage:
+    """Everything about one run; `run` is a name as for `lookup.find_run`."""
+    ledger = shared.ledger
+    found = await find_run(ledger, run)
+    mine = tuple(worker for worker in await shared.workers.get() if worker.scope.includes_run(found.id, found.scraper))
+    progress = await ledger.reads.workers(found.id, minutes=WORKER_MINUTES)
+    return RunPage(
+        run=found,
+        status=await shared.run_reader(found.id).read(found),
+        events=(await ledger.reads.events(run_id=found.id, limit=MAX_EVENTS)).rows,
+        workers=mine,
+        progress=tuple(progress[:MAX_PROGRESS_SHOWN]),
+        skew=version_skew(live_workers(mine, found)),
+    )
 
 
 class OverviewReader:
