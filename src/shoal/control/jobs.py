@@ -458,10 +458,9 @@ async def post_settings(
 ) -> JobSettingsAnswer:
     """Change settings. Workers and retries of new attempts follow at once, `output_dir` with the next restart."""
     given = body.model_dump(exclude_none=True)
-    if preview:
-        now = shown(await part.jobs.settings(), part.settings)
-        return JobSettingsAnswer(**{**now, **given})
-    return JobSettingsAnswer(**shown(await part.jobs.put_settings(given, by=who.actor), part.settings))
+    jobs = part.jobs
+    found = await (jobs.preview_settings(given) if preview else jobs.put_settings(given, by=who.actor))
+    return JobSettingsAnswer(**shown(found, part.settings))
 
 
 @router.get("/logs")

@@ -360,6 +360,11 @@ class Jobs:
         known = {name: stored[key] for name, key in _STORED.items() if stored.get(key) is not None}
         return msgspec.structs.replace(configured, **known)
 
+    async def preview_settings(self, given: Mapping[str, Any]) -> JobSettings:
+        """The settings as they would be. Raises UsageError."""
+        _check_settings(given)
+        return msgspec.structs.replace(await self.settings(), **given)
+
     async def put_settings(self, given: Mapping[str, Any], *, by: str) -> JobSettings:
         """Store these values; the others stay. A running pool follows: its size at once, retries with new attempts.
 
