@@ -76,7 +76,7 @@ class SharedReads:
         self.runs: Kept[tuple[Run, ...]] = Kept(self._newest_runs, interval * LISTS)
         self.alerts: Kept[list[Record]] = Kept(self._raised_alerts, interval * SLOW)
         self.size: Kept[int] = Kept(ledger.health.size_bytes, interval * SLOW)
-        self.latency: Kept[float] = Kept(self._measure_latency, interval * LISTS)
+        self._clock: Kept[tuple[float, float]] = Kept(self._read_clock, interval * LISTS)
         self._run_readers: WeakValueDictionary[str, RunReader] = WeakValueDictionary()
 
     def run_reader(self, run_id: str) -> RunReader:
@@ -92,10 +92,20 @@ class SharedReads:
     async def _raised_alerts(self) -> list[Record]:
         return [alert_record(raised) for raised in await list_alerts(self.ledger, limit=MAX_ALERTS_SHOWN)]
 
-    async def _measure_latency(self) -> float:
-        began = time.perf_counter()
-        await self.ledger.lanes.clock()
-        return time.perf_counter() - began
+    async def latency(self) -> float:
+        """The seconds that the ledger took for a short answer."""
+        return (await self._clock.get())[0]
+
+    async def now(self) -> dt.datetime:
+        """The ledger's time, whatever this machine's clock says: read now and then, and counted on in between."""
+        return dt.datetime.fromtimestamp((await self._clock.get())[1] + time.monotonic(), dt.UTC)
+
+    async def _read_clock(self) -> tuple[float, float]:
+        """How long it took, and by how much it is ahead of this process's clock without jumps."""
+        began = time.monotonic()
+        clock = await self.ledger.lanes.clock()
+        ended = time.monotonic()
+        return ended - began, clock - (began + ended) / 2
 
 
 class RunReader:
@@ -138,7 +148,7 @@ class RunReader:
         gates = await self._ledger.reads.why_run(run.id) if ended else await self._gates.gates()
         pools = () if ended else tuple(pool for pool in await self._shared.pools.get() if pool.members)
         snapshot = Snapshot(
-            at=dt.datetime.now(dt.UTC),
+            at=await self._shared.now(),
             run=run,
             counts=sum_counts(part.counts for part in partitions),
             partitions=partitions,
@@ -217,7 +227,7 @@ class OverviewReader:
                 "text": "",
                 "size_bytes": await shared.size.get(),
                 # Rounded, so that it changes only when it says something.
-                "latency_seconds": float(f"{await shared.latency.get():.1g}"),
+                "latency_seconds": float(f"{await shared.latency():.1g}"),
             },
             "empty": not found,
         }
@@ -235,7 +245,7 @@ class FleetReader:
         by_node: dict[str, list[WorkerView]] = {}
         for worker in workers:
             by_node.setdefault(worker.node, []).append(worker)
-        now = dt.datetime.now(dt.UTC)
+        now = await self._shared.now()
         shown = workers[:MAX_WORKERS_SHOWN]
         self._heartbeats = {worker.id: self._heartbeat(worker, now) for worker in shown}
         return {

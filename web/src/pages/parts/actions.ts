@@ -103,7 +103,7 @@ export function askFailure(run: string, failure: Failure, verb: "retry" | "mute"
   ask({
     title: `Retry: ${failure.message.slice(0, 80)}`,
     confirm: "Retry",
-    explain: `${format.bounded(failure.items, failure.items_is_at_least)} items died like this. Retry ${FEW} first and look how they end.`,
+    explain: `${format.bounded(failure.items, failure.items_is_at_least)} ${failure.items === 1 ? "item" : "items"} died like this.${failure.items > FEW ? ` Retry ${FEW} first and look how they end.` : ""}`,
     action: () => ({ method: "POST", path, body: {} }),
     few: { limit: FEW, action: { method: "POST", path, body: { limit: FEW } }, look: hrefWith(href("runs", run, "failures"), {}) },
   });
