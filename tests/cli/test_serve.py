@@ -171,6 +171,44 @@ def test_the_demo_keeps_its_dashboard_up(project: Project) -> None:
     assert "shoal serve" in demo.stderr.partition("Next:")[2]
 
 
+METRICS = re.compile(r"Metrics of this worker: (http://\S+)")
+
+
+@pytest.mark.parametrize("verb", ["run", "worker"])
+def test_a_worker_exports_its_metrics_where_it_says(project: Project, verb: str) -> None:
+    project.write(SLOW_SHOP)
+    project.shoal("enqueue", "shop.py")
+    working = project.start(verb, "shop.py", "--metrics-port", "0")
+    working.wait_until_it_says("Metrics of this worker: ")
+    found = METRICS.search(working.stderr)
+    assert found
+    assert 'shoal_worker_info{scraper="shop"' in httpx.get(found[1], timeout=PATIENCE).text
+    port = str(httpx.URL(found[1]).port)
+    refused = project.shoal("worker", "shop.py", "--metrics-port", port, code=2)
+    assert f"Metrics cannot be exported at 127.0.0.1:{port}: Address already in use. Choose another" in refused.stderr
+    (project.folder / "open").touch()
+    assert working.wait() == 0
+
+
+def test_each_worker_of_a_pool_exports_its_own_metrics(project: Project) -> None:
+    project.write(SLOW_SHOP)
+    pool = project.start("pool", "shop.py", "--workers", "2", "--yes", "--stagger", "0-0", "--metrics-port", "0")
+    logs = [project.folder / "logs" / f"shop_worker_{number}.log" for number in range(2)]
+    deadline = time.monotonic() + PATIENCE
+    while not all(log.exists() and METRICS.search(log.read_text()) for log in logs):
+        assert time.monotonic() < deadline, pool.stderr
+        assert not pool.is_over, pool.stderr
+        time.sleep(0.05)
+    addresses = [found[1] for log in logs if (found := METRICS.search(log.read_text()))]
+    workers = {
+        re.search(r'worker="([^"]+)"', httpx.get(address, timeout=PATIENCE).text)[1]  # type: ignore[index]
+        for address in addresses
+    }
+    assert len(workers) == 2
+    (project.folder / "open").touch()
+    assert pool.wait() == 0
+
+
 @pytest.mark.parametrize("arguments", [("serve",), ("run", "shop.py", "--serve"), ("demo", "--serve")])
 def test_without_the_extra_one_sentence_names_it(project: Project, arguments: tuple[str, ...]) -> None:
     project.write(SLOW_SHOP)
