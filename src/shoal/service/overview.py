@@ -22,7 +22,7 @@ from shoal.errors import NotFound
 from shoal.ledger.protocols import Ledger
 from shoal.model.egress import PoolView
 from shoal.model.run import Run, RunState
-from shoal.model.views import sum_counts
+from shoal.model.views import WaitReason, sum_counts
 from shoal.model.worker import WorkerState, WorkerView
 from shoal.notify.watch import list_alerts
 from shoal.observe.egress import pool_text
@@ -103,7 +103,7 @@ class RunReader:
     def __init__(self, shared: SharedReads, run_id: str) -> None:
         self._shared = shared
         self._ledger = shared.ledger
-        self._gates = GateCache(shared.ledger, run_id)
+        self._gates = GateCache(shared.ledger, run_id, workers=shared.workers.get)
         self._meter: Meter | None = None
         self._slow: Kept[dict[str, Any]] = Kept(self._read_slow, shared.interval * SLOW)
         self._run: Run | None = None
@@ -123,7 +123,11 @@ class RunReader:
         self._run, ended = run, run.state in ENDED
         partitions = tuple(await self._ledger.reads.partitions(run.id))
         # The kept gates describe the run before its end.
-        gates = await self._ledger.reads.why_run(run.id) if ended else await self._gates.gates()
+        if ended:
+            workers = await self._shared.workers.get()
+            gates: Sequence[WaitReason] = await self._ledger.reads.why_run(run.id, workers=workers)
+        else:
+            gates = await self._gates.gates()
         pools = () if ended else tuple(pool for pool in await self._shared.pools.get() if pool.members)
         snapshot = Snapshot(
             at=dt.datetime.now(dt.UTC),
@@ -142,7 +146,8 @@ class RunReader:
         assert self._run is not None
         run, settings = self._run, self._shared.settings
         sinks = [sink for sink in await read_sinks(self._ledger, settings, run_id=run.id) if sink.gets(run.scraper)]
-        conditions = await read_run_conditions(self._ledger, settings, run)
+        gates = None if run.finished_at is not None else await self._gates.gates()
+        conditions = await read_run_conditions(self._ledger, settings, run, gates)
         return {"sinks": tuple(sinks), "conditions": tuple(conditions)}
 
 
