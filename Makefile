@@ -9,7 +9,7 @@ PYTEST = $(BIN)/python -m pytest
 PYTEST_ARGS = -n 3 --dist loadgroup
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 setup: .venv/.dev .venv/.web ## create .venv with the pinned requirements and Shoal itself, editable; build the dashboard
 
@@ -132,8 +132,11 @@ lock: ## pin the requirements anew (needs uv)
 	$(UV_COMPILE) requirements/bench.in -o requirements/bench.txt
 	@$(NODE); cd web && npm update --package-lock-only --loglevel=error && node dev/strip-lock.mjs
 
+reference: setup ## write the API reference of docs/api.md anew, from the OpenAPI document of the server
+	$(BIN)/python -m shoal.control.openapi docs/api.md
+
 clean: ## remove .venv, caches and build output
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist web/node_modules src/shoal/control/static
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup test quick lint demo bench chaos parts lock clean
+.PHONY: help setup test quick lint demo bench chaos parts lock reference clean

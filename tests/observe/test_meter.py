@@ -32,10 +32,19 @@ def test_one_sample_has_no_rate_and_no_eta() -> None:
     assert meter.read(moment(ready=2, done=8), 4.0).rate == pytest.approx(120)
 
 
-def test_the_initial_rate_is_used_until_there_are_samples() -> None:
+def test_the_initial_rate_counts_for_the_time_before_the_first_sample() -> None:
     meter = Meter(rate=60.0)
     assert meter.read(moment(ready=120), 0.0).eta == pytest.approx((108, 132))
-    assert meter.read(moment(ready=60, done=60), 10.0).rate == pytest.approx(360)
+    assert meter.read(moment(ready=60, done=60), 10.0).rate == pytest.approx(60 + 50)
+    assert meter.read(moment(ready=0, done=120), 60.0).rate == pytest.approx(120)
+
+
+def test_a_slow_run_has_its_rate_although_nothing_ended_in_the_last_seconds() -> None:
+    meter = Meter(rate=6.0)
+    meter.read(moment(ready=120), 0.0)
+    reading = meter.read(moment(ready=120), 3.0)
+    assert reading.rate == pytest.approx(6 * 57 / 60)
+    assert reading.eta is not None
 
 
 def test_the_rate_is_that_of_the_last_minute() -> None:

@@ -11,8 +11,10 @@ from shoal.config import load_settings
 from shoal.errors import InvalidSetting
 from shoal.model.item import NewItem
 from shoal.model.lane import LanePolicy
+from shoal.model.worker import Scope
 from shoal.service import records
 from shoal.service.history import explain_progress, read_history
+from shoal.service.pool import scale_pools_on
 from shoal.service.status import read_run_status
 from shoal.testing.harness import LedgerHarness, done
 
@@ -65,6 +67,17 @@ async def test_changes_alike_in_one_step_are_one_mark(either_harness: LedgerHarn
     assert [mark.text for mark in marks if mark.action == "lane.set"] == ["lane c.example: limit 2, and 2 more changes"]
 
 
+async def test_a_change_of_the_number_of_workers_is_a_mark(either_harness: LedgerHarness) -> None:
+    ledger, run = either_harness.ledger, await either_harness.run()
+    await either_harness.worker(scope=Scope(scraper="shop"))
+    await scale_pools_on(ledger, "shop", 8, by="ann@desk")
+    mark = (await read_history(ledger, run.id)).marks[-1]
+    assert (mark.action, mark.actor, mark.text) == ("pool.scaled", "ann@desk", "pool: 8 workers instead of 1")
+    await scale_pools_on(ledger, "shop", None, by="ann@desk")
+    mark = (await read_history(ledger, run.id)).marks[-1]
+    assert mark.text == "pool: as many workers as needed instead of 1"
+
+
 async def test_the_history_of_a_run_that_ended_ends_with_it(either_harness: LedgerHarness) -> None:
     ledger, run, worker = either_harness.ledger, await either_harness.run(), await either_harness.worker()
     await either_harness.put(run, "a")
@@ -109,6 +122,10 @@ async def test_the_estimate_is_no_shorter_than_the_lane_that_ends_last(either_ha
     assert outlook.eta_seconds[0] >= outlook.critical_seconds[0]
     assert outlook.eta_seconds[1] >= outlook.critical_seconds[1]
     assert not outlook.growing
+    status = await read_run_status(ledger, load_settings({}, environ={}, folder=Path.cwd()), run.id)
+    assert status.critical_lane == "slow.example"
+    assert status.reading.eta is not None
+    assert status.reading.eta[1] >= outlook.critical_seconds[1] - 10
     record = records.outlook_record(outlook)
     assert record["bottleneck"]["cause"] in ("host limit", "host delay")
     assert msgspec.json.encode(record)
@@ -135,6 +152,16 @@ async def test_a_run_without_workers_says_so_and_since_when(either_harness: Ledg
     assert outlook.text.startswith("No live worker serves the stage page of shop.")
     assert (outlook.eta_seconds, outlook.growing) == (None, False)
     points = (await read_history(ledger, run.id, 15)).points
+    assert outlook.since == next(point.at for point in points if point.waiting_for is not None)
+
+
+async def test_what_has_held_a_run_for_long_is_told_from_its_beginning(either_harness: LedgerHarness) -> None:
+    ledger, run = either_harness.ledger, await either_harness.run()
+    await either_harness.put(run, "a")
+    for _ in range(25):
+        await sample(either_harness)
+    points = (await read_history(ledger, run.id, 60)).points
+    outlook = await explain_progress(ledger, run.id)
     assert outlook.since == next(point.at for point in points if point.waiting_for is not None)
 
 

@@ -27,7 +27,6 @@ async function knowWho(): Promise<void> {
   for (;;) {
     try {
       await loadMe();
-      setLedgerTime(me.value?.time ?? "");
       live.start();
       return;
     } catch {
@@ -38,6 +37,8 @@ async function knowWho(): Promise<void> {
   }
 }
 
+// The clock of the ledger is told with every log-in too.
+me.watch(() => me.value && setLedgerTime(me.value.time));
 startRouter();
 followRun();
 startKeys();

@@ -26,8 +26,11 @@ test("the table of records shows the fields that most of them have, in their ord
 const event = (fields: Partial<AuditEvent>): AuditEvent => ({ event_id: 1, at: "2026-03-01T06:00:00Z", run_id: "r1", actor: "ops", action: "run.paused", subject: "r1", detail: {}, ...fields });
 
 test("an event is a sentence, and its command is the one that did it", () => {
-  assert.equal(eventSentence(event({})), "the run");
-  assert.equal(eventSentence(event({ subject: "shop.example", detail: { limit: 4, delay: [0.5, 1], why: "" } })), "shop.example: limit 4, delay 0.5, 1");
+  assert.equal(eventSentence(event({})), "no item starts any more");
+  assert.equal(eventSentence(event({ action: "lane.set", subject: "shop.example", detail: { limit: 2, delay_min: 1, delay_max: 3 } })), "shop.example: 2 at once, 1 every 1–3 s");
+  assert.equal(eventSentence(event({ action: "scaled", subject: "pool node-c", detail: { from: 5, to: 6, most: 8, what: "workers", why: "items wait" } })), "pool node-c: 5 → 6 workers, because items wait");
+  assert.equal(eventSentence(event({ action: "pool.scaled", subject: "shop", detail: { workers: null, present: 2 } })), "shop: as many as needed workers");
+  assert.equal(eventSentence(event({ action: "lane.changed", subject: "shop.example", detail: { limit: 4, delay: [0.5, 1], why: "" } })), "shop.example: limit 4, delay 0.5, 1");
   assert.equal(eventCommand(event({})), "shoal runs pause r1");
   assert.equal(eventCommand(event({ action: "lane.changed", detail: { command: "shoal lanes set shop.example --limit 4" } })), "shoal lanes set shop.example --limit 4");
   assert.equal(eventCommand(event({ action: "token.added", run_id: null })), null);

@@ -42,6 +42,9 @@ Share = Annotated[float, Field(ge=0, le=1, examples=[0.97])]
 Seconds = Annotated[float, Field(examples=[12.5])]
 Sentence = Annotated[str, Field(examples=["Limited by shop.example: 2 starts per second."])]
 Url = Annotated[str, Field(description="Logins and tokens are redacted.", examples=["https://shop.example/p/4711"])]
+CriticalLane = Annotated[
+    str | None, Field(description="The lane that will end last; null: none or unknown.", examples=["shop.example"])
+]
 Eta = Annotated[
     tuple[float, float] | None,
     Field(
@@ -195,6 +198,7 @@ class RunStatusRecord(RunRecord):
     growing: Annotated[bool, Field(description="They are found as fast as items end: no ETA.")]
     waiting_for: Annotated[str, Field(description="The bottleneck in a few words.", examples=["host limit 61%"])]
     waiting_because: Sentence
+    critical_lane: CriticalLane
     egress: list[PoolCounts]
     alerts: list[AlertConditionRecord]
     sinks: list[SinkRecord]
@@ -236,6 +240,7 @@ class RunWorkers(Answer):
     draining: Amount
     lost: Annotated[int, Field(description="Their heartbeat is older than their lease.", ge=0, examples=[0])]
     running: Annotated[int, Field(description="Attempts that run now.", ge=0, examples=[16])]
+    idle: Annotated[int, Field(description="Workers that run nothing, of any run.", ge=0, examples=[2])]
 
 
 class EventRecord(Answer):
@@ -285,8 +290,9 @@ class WhyRecord(Answer):
     reasons: list[ReasonRecord]
     eta_seconds: Eta
     growing: bool
-    critical_lane: Annotated[
-        str | None, Field(description="The lane that will end last; null: none or unknown.", examples=["shop.example"])
+    critical_lane: CriticalLane
+    critical_seconds: Annotated[
+        tuple[float, float] | None, Field(description="How long that lane takes.", examples=[[13200.0, 16200.0]])
     ]
     bottleneck: BottleneckRecord
 
@@ -384,9 +390,12 @@ class LaneStatusRecord(LaneRecord):
     ordered: bool
     waiting_is_at_least: bool
     leased: Amount
-    ended: Count
+    ended: Annotated[Count | None, Field(description="Of one run; null: of all runs, which is not counted.")]
     ended_is_at_least: bool
-    eta_seconds: Annotated[float | None, Field(description="Until its waiting items have ended.", examples=[365.0])]
+    eta_seconds: Annotated[
+        tuple[float, float] | None,
+        Field(description="Until its waiting items have ended, at least and at most.", examples=[[310.0, 365.0]]),
+    ]
     critical: Annotated[bool, Field(description="It will end last.")]
 
 
@@ -1032,10 +1041,23 @@ class ExitTestBody(Body):
     ] = None
 
 
-class SettingsBody(Body):
-    """A new version of the retry options of a scraper; those that are left out, or null, are as configured."""
+class RetryOptions(Body):
+    """How often an item is tried again, and when. What is left out, or null, is as configured."""
 
-    value: Annotated[dict[str, Any], Field(max_length=20, examples=[{"retries": 5}])]
+    retries: Annotated[int | None, Field(ge=0, le=999, description="Tries after the first.", examples=[5])] = None
+    backoff_factor: Annotated[float | None, Field(ge=1, le=10, examples=[2.0])] = None
+    backoff_cap: Annotated[
+        float | None, Field(ge=0.01, le=86_400, description="A delay has so many seconds at most.", examples=[300.0])
+    ] = None
+    backoff_jitter: Annotated[
+        float | None, Field(ge=0, le=1, description="Share of a delay that is random.", examples=[0.2])
+    ] = None
+
+
+class SettingsBody(Body):
+    """A new version of the retry options of a scraper."""
+
+    value: RetryOptions
     version: Annotated[
         int | None,
         Field(ge=0, le=MAX_ITEM, description="Refuse (409) unless this is the newest version; 0: there is none yet."),

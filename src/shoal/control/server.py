@@ -11,14 +11,20 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
+import h11
 import msgspec
 import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from shoal.config import Settings
 from shoal.control.access import ControlOptions, is_loopback, parse_network
@@ -33,6 +39,12 @@ STOP_SECONDS = 3
 START_SECONDS = 30.0
 MAX_WEBSOCKET_BYTES = 64 << 10
 MAX_HEADER_BYTES = 32 << 10
+# A client sends the head of a request within so many seconds, and reads what it asked for without a longer pause.
+HEAD_SECONDS = 30.0
+STUCK_SECONDS = 30.0
+# Connections at once, as far as the process may open files; some of them are left for the ledger and for logs.
+MAX_CONNECTIONS = 4_000
+FILES_LEFT = 100
 
 
 class Listening(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +110,7 @@ async def serve(
     sqlite_path(settings.ledger)  # raises for what is no address
     await check_tokens(settings, options)
     with listen(options) as bound:
-        server = make_server(settings, options, log=log, on_change=on_change)
+        server = make_server(build_app(settings, options, log=log, on_change=on_change), log)
         on_listening(listening_at(bound, options))
         with _stopped_by_signals(server):
             await server.serve([bound])
@@ -148,6 +160,96 @@ def listening_at(bound: socket.socket, options: ControlOptions) -> Listening:
     return Listening(url=f"http://{name}:{port}{options.root_path}/", host=host, port=port)
 
 
+def max_connections() -> int:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return max(FILES_LEFT, min(MAX_CONNECTIONS, files - FILES_LEFT))
+
+
+class _StuckClient:
+    """Ends a connection whose client does not read what is sent to it: it would hold the answer in memory for ever."""
+
+    _stuck: asyncio.TimerHandle | None = None
+
+    def watch_reader(self, transport: asyncio.Transport, *, reads: bool) -> None:
+        if self._stuck is not None:
+            self._stuck.cancel()
+        self._stuck = None if reads else asyncio.get_running_loop().call_later(STUCK_SECONDS, transport.abort)
+
+
+class HttpConnection(H11Protocol):
+    """A connection of a client that must send, and read, within a time: uvicorn would wait for ever."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._client = _StuckClient()
+        self._head: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > max_connections():
+            transport.abort()
+        else:
+            self._wait_for_head()
+
+    def handle_events(self) -> None:
+        before = self.cycle
+        super().handle_events()
+        if self.cycle is not before and not self.cycle.response_complete:
+            self._end_wait()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        self._end_wait()
+        super().handle_websocket_upgrade(event)
+
+    def on_response_complete(self) -> None:
+        self._wait_for_head()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_wait()
+        self._client.watch_reader(self.transport, reads=True)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._client.watch_reader(self.transport, reads=False)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._client.watch_reader(self.transport, reads=True)
+
+    def _wait_for_head(self) -> None:
+        self._end_wait()
+        self._head = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def _end_wait(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+
+class WebSocketConnection(WebSocketsSansIOProtocol):
+    """A WebSocket whose client must read."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._client = _StuckClient()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._client.watch_reader(self.transport, reads=True)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._client.watch_reader(self.transport, reads=False)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._client.watch_reader(self.transport, reads=True)
+
+
 class ControlServer(uvicorn.Server):
     """A server that leaves the signals of the process to its caller."""
 
@@ -161,14 +263,13 @@ class ControlServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def make_server(
-    settings: Settings, options: ControlOptions, *, log: Log, on_change: Callable[[str], object] = str
-) -> ControlServer:
+def make_server(app: FastAPI, log: Log) -> ControlServer:
     _log_warnings_of_uvicorn(log)
     config = uvicorn.Config(
-        build_app(settings, options, log=log, on_change=on_change),
+        app,
         lifespan="on",
-        ws="websockets-sansio",
+        http=HttpConnection,
+        ws=WebSocketConnection,
         log_config=None,
         access_log=False,
         proxy_headers=False,  # access.py decides whom to believe
@@ -228,7 +329,7 @@ class ServerThread:
     async def _serve(self) -> None:
         await check_tokens(self._settings, self._options)
         with self._listen() as bound:
-            self._server = make_server(self._settings, self._options, log=self._log)
+            self._server = make_server(build_app(self._settings, self._options, log=self._log), self._log)
             self._listening = listening_at(bound, self._options)
             self._ready.set()
             await self._server.serve([bound])

@@ -106,7 +106,7 @@ class _Sample(NamedTuple):
 class Meter:
     """Computes readings from the snapshots of one run, given in the order of time; it keeps the last minute of samples.
 
-    `rate`: a known rate in items per minute, used until there are enough samples.
+    `rate`: a known rate in items per minute, used for the time before the first sample.
     """
 
     def __init__(self, rate: float | None = None) -> None:
@@ -155,7 +155,11 @@ class Meter:
         if (pair := self._window_ends(window)) is None:
             return self._initial_rate
         first, newest = pair
-        return (newest.ended - first.ended) / (newest.at - first.at)
+        ended, seconds = newest.ended - first.ended, newest.at - first.at
+        if self._initial_rate is not None and seconds < window:
+            # A few seconds say little about a slow run: the known rate counts for the rest of the window.
+            return (ended + self._initial_rate * (window - seconds)) / window
+        return ended / seconds
 
     def _is_growing(self, counts: Counts) -> bool:
         if (pair := self._window_ends(WINDOW_SECONDS)) is None or counts.remaining == 0:

@@ -12,7 +12,8 @@ import msgspec
 
 from shoal.errors import AttemptEnded, ExitFailed, LedgerError, NotFound, UsageError
 from shoal.fetch.page import Request
-from shoal.model.egress import ExitState, ExitView, PoolKind, PoolView
+from shoal.model.egress import BudgetView, ExitState, ExitView, PoolKind, PoolView
+from shoal.model.views import CursorPage
 from shoal.observe.doctor import Check
 from shoal.observe.egress import count_text, pool_text
 
@@ -119,6 +120,20 @@ async def list_exits(
         if pool in (None, view.pool):
             async for each in _exits_of(ledger, view.pool, state):
                 yield await ledger.exits.get(each.pool, each.key) if details else each
+
+
+async def list_exit_page(
+    ledger: Ledger, pool: PoolView, *, state: str | None = None, cursor: str | None = None, limit: int = 50
+) -> CursorPage[ExitView]:
+    """A page of a pool's exits by label, without their hosts; tokens with their budgets."""
+    page = await ledger.exits.list(pool.pool, state=state, cursor=cursor, limit=limit)
+    if pool.kind != "tokens":
+        return page
+    budgets: dict[str, list[BudgetView]] = {}
+    for key, budget in await ledger.budgets.list(pool.pool):
+        budgets.setdefault(key, []).append(budget)
+    rows = [msgspec.structs.replace(each, budgets=tuple(budgets.get(each.key, ()))) for each in page.rows]
+    return CursorPage(tuple(rows), page.cursor)
 
 
 async def _exits_of(ledger: Ledger, pool: str, state: str | None = None) -> AsyncIterator[ExitView]:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shoal.errors import InvalidSetting
-from shoal.model.history import HistoryPoint, history_step
+from shoal.model.history import MAX_HISTORY_POINTS, HistoryPoint, history_step
 from shoal.model.lane import lane_eta
 from shoal.model.run import Run
 from shoal.model.views import AuditEvent, Counts, WaitReason
 from shoal.observe.formatting import format_duration, pluralize
-from shoal.observe.meter import GROWING_RATIO, MAX_ETA_SECONDS, MIN_ETA_SPREAD, MIN_RATE_SECONDS
+from shoal.observe.meter import GROWING_RATIO, MAX_ETA_SECONDS, MIN_ETA_SPREAD, MIN_RATE_SECONDS, Reading
 from shoal.observe.snapshot import Bottleneck, Snapshot, find_bottleneck, take_snapshot
 from shoal.service.lookup import find_run
 
@@ -145,6 +145,14 @@ def _scaled_text(event: AuditEvent) -> str:
     return f"{event.subject}: {change}" + (f" ({detail['why']})" if detail.get("why") else "")
 
 
+def _pool_scaled_text(event: AuditEvent) -> str:
+    """Of `pool.scaled`: an operator asked for so many workers."""
+    workers = event.detail.get("to", event.detail.get("workers"))
+    wanted = "as many workers as needed" if workers is None else pluralize(workers, "worker")
+    before = event.detail.get("from", event.detail.get("present"))
+    return f"pool: {wanted}" + (f" instead of {before}" if before is not None else "")
+
+
 _MARK_TEXTS: dict[str, Callable[[AuditEvent], str]] = {
     "run.created": lambda event: "run created",
     "run.sealed": lambda event: "input complete",
@@ -153,6 +161,9 @@ _MARK_TEXTS: dict[str, Callable[[AuditEvent], str]] = {
     "run.cancelled": lambda event: "cancelled",
     "run.finished": lambda event: "finished",
     "scaled": _scaled_text,
+    "pool.scaled": _pool_scaled_text,
+    "pool.started": lambda event: f"pool started with {pluralize(event.detail.get('workers') or 0, 'worker')}",
+    "pool.stopped": lambda event: "pool stopped",
     "lane.set": _set_lane_text,
     "lane.blocked": _blocked_lane_text,
     "lane.slowed": lambda event: f"lane {event.subject}: delay of {event.detail.get('floor')} s or more",
@@ -165,21 +176,26 @@ _MARK_TEXTS: dict[str, Callable[[AuditEvent], str]] = {
 _SHARED_MARKS = ("lane.set", "lane.blocked", "lane.slowed", "leases.released", "worker.draining")
 
 
-async def explain_progress(ledger: Ledger, run: str) -> RunOutlook:
-    """Return what limits a run, since when, and an honest estimate of its end."""
+async def explain_progress(ledger: Ledger, run: str, *, gates: Sequence[WaitReason] | None = None) -> RunOutlook:
+    """Return what limits a run, since when, and an honest estimate of its end. `gates`: if they were just read."""
     found = await find_run(ledger, run)
-    snapshot = await take_snapshot(ledger, found.id)
+    snapshot = await take_snapshot(ledger, found.id, gates=gates)
     bottleneck = find_bottleneck(snapshot.counts, snapshot.gates)
     reason = next((gate for gate in snapshot.gates if gate.text and gate.text in bottleneck.text), None)
     now = await _ledger_now(ledger)
     pace = Pace(snapshot.counts, await ledger.reads.history(found.id, seconds=PACE_SECONDS, step=60, until=now), now)
+    since = pace.waiting_since(bottleneck.cause)
+    if since is not None and since <= now - dt.timedelta(seconds=PACE_SECONDS - 120):
+        # It began before these minutes.
+        longer = await ledger.reads.history(found.id, seconds=MAX_HISTORY_POINTS * 60, step=60, until=now)
+        since = Pace(snapshot.counts, longer, now).waiting_since(bottleneck.cause)
     critical = None if snapshot.ended else await _critical_lane(ledger, snapshot, pace.item_seconds)
     growing = not bottleneck.blocks_run and not snapshot.ended and pace.is_growing
     lane, lane_seconds = critical or (None, None)
     return RunOutlook(
         run=found,
         text=_outlook_text(snapshot, bottleneck),
-        since=(None if reason is None else reason.since) or pace.waiting_since(bottleneck.cause),
+        since=(None if reason is None else reason.since) or since,
         until=None if reason is None else reason.until,
         reasons=snapshot.gates,
         bottleneck=bottleneck,
@@ -188,6 +204,15 @@ async def explain_progress(ledger: Ledger, run: str) -> RunOutlook:
         critical_lane=lane,
         critical_seconds=lane_seconds,
     )
+
+
+def until_last_lane(reading: Reading, outlook: RunOutlook) -> Reading:
+    """A reading whose estimate is no shorter than the lane takes that will end last."""
+    if reading.eta is None or outlook.critical_seconds is None:
+        return reading
+    ends = zip(reading.eta, outlook.critical_seconds, strict=True)
+    low, high = (max(own, of_lane) for own, of_lane in ends)
+    return msgspec.structs.replace(reading, eta=(low, min(high, MAX_ETA_SECONDS)))
 
 
 class Pace:

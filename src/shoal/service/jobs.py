@@ -39,7 +39,8 @@ from shoal.service.local_pools import (
     project_scrapers,
 )
 from shoal.service.lookup import find_item, load_configured
-from shoal.service.work_logs import LogLine, read_logs
+from shoal.service.stored_settings import change_stored
+from shoal.service.work_logs import LogLine, is_log_of, read_logs
 from shoal.worker.operator_settings import scraper_scope
 
 MAX_WORKERS, MAX_RETRIES, MAX_BACKOFF = 20, 10, 10.0
@@ -48,12 +49,15 @@ DEFAULT_OUTPUT = "./subtitles"
 UNFINISHED = (RunState.ACTIVE, RunState.PAUSED)
 MAX_ERRORS = 20
 MAX_SHOWN = 200
+# Leases that are read to find out who has what. A pool of ours has 20 at most; others may work on its run too.
+MAX_LEASED_READ, LEASED_PAGE = 5_000, 1_000
 MAX_ERROR_CHARS = 4_000
 RECENT_MINUTES = 2
 WORKER_MINUTES = 10
 START_LOCK_SECONDS = 90.0
 RECOVERY_PAUSE_SECONDS = 2.0
 CLEANUP_WAIT_SECONDS = 5.0
+POOLS_READ = 100
 MAX_REMOVED = 1_000
 # What is stored under `scraper:NAME`, by the names that these paths have for it.
 _STORED = {
@@ -249,7 +253,7 @@ class Jobs:
             try:
                 found = await self._pools.recover()
                 at = (await self._ledger.health.check()).clock
-            except LedgerError:
+            except (LedgerError, TimeoutError):
                 await asyncio.sleep(RECOVERY_PAUSE_SECONDS)
                 continue
             self.recovery = StartupRecovery(done=True, at=at, items=found.items, workers=len(found.workers))
@@ -359,10 +363,8 @@ class Jobs:
         `output_dir` holds from the next start or restart of the workers. Raises UsageError.
         """
         _check_settings(given)
-        scope = scraper_scope(self.scraper)
-        found = await self._ledger.settings.get(scope)
-        before = {} if found is None else found[1]
-        await self._ledger.settings.put(scope, {**before, **{_STORED[name]: given[name] for name in given}}, by=by)
+        changed = {_STORED[name]: given[name] for name in given}
+        await change_stored(self._ledger, scraper_scope(self.scraper), lambda before: {**before, **changed}, by=by)
         pool = await self._pool()
         if "max_workers" in given and pool is not None and pool.is_running:
             await set_desired_size(self._ledger, self.scraper, given["max_workers"], by=by)
@@ -409,13 +411,10 @@ class Jobs:
         wanted = workers or (await self.settings()).max_workers
         _check_workers(wanted)
         async with self._steering:
-            pool, run = await self._pool(), await self._run()
+            run = await self._run()
             if run is not None and run.state is RunState.PAUSED:
                 await self._ledger.runs.resume(run.id, by=by)
-            if pool is not None and pool.state == "running":
-                if pool.pool.wanted != wanted:
-                    await self._pools.scale(pool.pool.id, wanted, by=by)
-            else:
+            if not await self._scale(wanted, by):
                 await self._start_pool(wanted, by)
         return await self.status()
 
@@ -494,6 +493,9 @@ class Jobs:
         done, _ = await asyncio.wait((task,), timeout=CLEANUP_WAIT_SECONDS)
         for each in done:
             each.result()
+        if not done:
+            # Should the ledger be lost meanwhile, the next clean-up removes the rest.
+            task.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
         return msgspec.structs.replace(plan, complete=bool(done))
 
     # Parts
@@ -515,11 +517,11 @@ class Jobs:
         leased = ItemFilter(states=(ItemState.LEASED,))
         rows: list[ItemView] = []
         cursor = None
-        for _ in range(10):
-            page = await self._ledger.reads.items(run.id, leased, cursor=cursor, limit=MAX_SHOWN)
+        for _ in range(MAX_LEASED_READ // LEASED_PAGE):
+            page = await self._ledger.reads.items(run.id, leased, cursor=cursor, limit=LEASED_PAGE)
             rows += page.rows
             cursor = page.cursor
-            if cursor is None or len(rows) >= MAX_SHOWN:
+            if cursor is None:
                 break
         alive, found = {worker.id for worker in workers}, dict[str, ActiveItem]()
         for row in sorted(rows, key=lambda row: row.since):
@@ -560,15 +562,28 @@ class Jobs:
 
     async def _pool(self) -> PoolStatus | None:
         """The newest pool of the scraper on this machine that runs, else its last one."""
-        pools = await self._pools.list(scraper=self.scraper, ended=True, limit=20)
-        here = [pool for pool in pools if pool.pool.node == socket.gethostname()]
-        return next((pool for pool in here if pool.steerable), here[0] if here else None)
+        for ended in (False, True):  # those that ended since may be many
+            pools = await self._pools.list(scraper=self.scraper, ended=ended, limit=POOLS_READ)
+            here = [pool for pool in pools if pool.pool.node == socket.gethostname()]
+            found = next((pool for pool in here if pool.steerable), here[0] if here and ended else None)
+            if found is not None:
+                return found
+        return None
 
     async def _item(self, run: Run, name: str) -> ItemView:
         if name.isdecimal():
             with suppress(NotFound):
                 return await find_item(self._ledger, run, id=int(name))
         return await find_item(self._ledger, run, key=name)
+
+    async def _scale(self, workers: int, by: str) -> bool:
+        """Let the running pool have so many workers. False: none runs."""
+        pool = await self._pool()
+        if pool is None or pool.state != "running":
+            return False
+        if pool.pool.wanted != workers:
+            await self._pools.scale(pool.pool.id, workers, by=by)
+        return True
 
     async def _start_pool(self, workers: int, by: str) -> None:
         """Of several servers of this machine that start at once, one does."""
@@ -578,6 +593,8 @@ class Jobs:
                 f"Another server is starting the workers of {self.scraper}.", remedy="Look at /jobs/workers/status."
             )
         try:
+            if await self._scale(workers, by):  # another server has just started it
+                return
             run_id, variables = await self._run_to_work_on(by), await self._variables()
             await self._pools.start(self.scraper, workers=workers, by=by, run_id=run_id, variables=variables)
         finally:
@@ -624,9 +641,8 @@ class Jobs:
 
     def _old_logs(self, days: int) -> list[Path]:
         before = time.time() - days * 86_400
-        prefix = f"{self.scraper}_"
         try:
-            files = [file for file in self._pools.log_folder.iterdir() if file.name.startswith(prefix)]
+            files = [file for file in self._pools.log_folder.iterdir() if is_log_of(file, self.scraper)]
             return [file for file in files if file.is_file() and file.stat().st_mtime < before]
         except OSError:
             return []

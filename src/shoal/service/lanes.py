@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ MAX_SPANS = 100
 # The lane that finishes last is searched among so many of the slowest.
 CRITICAL_AMONG = 20
 WORK_MINUTES = 5
+MAX_BACK_MINUTES = 10_080
 
 
 class LaneStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +42,7 @@ class LaneRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaneTimeline(msgspec.Struct, frozen=True, kw_only=True):
-    """What ran in the lanes of a run between two times of the ledger's clock."""
+    """What ran in the lanes of a run between two times of the ledger's clock; `end`: now, or when the run ended."""
 
     begin: dt.datetime
     end: dt.datetime
@@ -75,7 +77,8 @@ async def read_lane_timeline(
     """Return the recent attempts in the lanes of a run: the named ones, or the slowest."""
     if not 1 <= limit <= MAX_TIMELINE_LANES or len(lanes or ()) > MAX_TIMELINE_LANES:
         raise InvalidSetting(f"A timeline has from 1 to {MAX_TIMELINE_LANES} lanes.", remedy="Name fewer lanes.")
-    run_id = (await find_run(ledger, run)).id
+    found_run = await find_run(ledger, run)
+    run_id = found_run.id
     work, slowest = await _work_seconds(ledger, run_id), None
     if lanes:
         found = [
@@ -93,13 +96,16 @@ async def read_lane_timeline(
             more = (await ledger.lanes.progress(run_id=run_id, limit=limit)).rows
             found += [progress for progress in more if progress.lane.key not in names][: limit - len(found)]
     critical = await _critical_lane(ledger, run_id, work, slowest)
-    spans = await ledger.lanes.timeline(
-        run_id, [progress.lane.key for progress in found], minutes=minutes, spans=MAX_SPANS
-    )
     now = (await ledger.health.check()).clock
+    end = min(now, found_run.finished_at or now)
+    # The ledger counts back from now.
+    back = min(MAX_BACK_MINUTES, minutes + math.ceil((now - end).total_seconds() / 60))
+    spans = await ledger.lanes.timeline(
+        run_id, [progress.lane.key for progress in found], minutes=back, spans=MAX_SPANS
+    )
     return LaneTimeline(
-        begin=now - dt.timedelta(minutes=minutes),
-        end=now,
+        begin=end - dt.timedelta(minutes=minutes),
+        end=end,
         lanes=tuple(
             LaneRow(status=_status(progress, work, critical), spans=spans.get(progress.lane.key, ()))
             for progress in found

@@ -25,7 +25,7 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.redaction import redacted
 from shoal.model.views import AuditEvent
 from shoal.service.overview import EgressReader, FleetReader, OverviewReader, RunTopicReader, SharedReads
-from shoal.service.records import Record, event_record
+from shoal.service.records import Record, event_record, without_secrets
 
 LEDGER = "ledger"
 EVENTS = "events"
@@ -276,6 +276,7 @@ class LiveHub:
     ) -> None:
         self._find_ledger = find_ledger
         self._settings = settings
+        self._secrets = settings.secrets()
         self._shared: SharedReads | None = None
         self._interval = interval
         self._warn = warn
@@ -473,7 +474,8 @@ class LiveHub:
         if len(topic.seen) > 4 * MAX_NEW_EVENTS:
             topic.seen = set(sorted(topic.seen)[-2 * MAX_NEW_EVENTS :])
         if new or not topic.ready:
-            topic.add(self._next_number(), [event_record(event) for event in reversed(new)], gap=gap)
+            records = [without_secrets(event_record(event), self._secrets) for event in reversed(new)]
+            topic.add(self._next_number(), records, gap=gap)
         elif topic.fresh:
             return
         topic.fresh = True
@@ -483,7 +485,7 @@ class LiveHub:
 
     def _publish(self, name: str, record: Record | None) -> None:
         topic = self._topics[name]
-        paths = topic.changed(record)
+        paths = topic.changed(None if record is None else without_secrets(record, self._secrets))
         if paths or not topic.ready:
             topic.store(self._next_number(), paths)
         elif topic.fresh:

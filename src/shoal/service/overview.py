@@ -30,6 +30,7 @@ from shoal.observe.meter import Meter, recent_rate
 from shoal.observe.progress import GateCache
 from shoal.observe.sinks import read_sinks
 from shoal.observe.snapshot import ENDED, Snapshot
+from shoal.service.history import RunOutlook, explain_progress, until_last_lane
 from shoal.service.lookup import MAX_RUNS_READ, find_run, is_collection_member
 from shoal.service.records import Record, alert_record, counts_fields, reason_records, status_record
 from shoal.service.status import RunStatus, read_run_conditions
@@ -103,9 +104,11 @@ class RunReader:
     def __init__(self, shared: SharedReads, run_id: str) -> None:
         self._shared = shared
         self._ledger = shared.ledger
+        self._run_id = run_id
         self._gates = GateCache(shared.ledger, run_id, workers=shared.workers.get)
         self._meter: Meter | None = None
         self._slow: Kept[dict[str, Any]] = Kept(self._read_slow, shared.interval * SLOW)
+        self._outlook: Kept[RunOutlook] = Kept(self._read_outlook, shared.interval * SLOW)
         self._run: Run | None = None
         self._kept: tuple[float, Run, RunStatus] | None = None
         self._lock = asyncio.Lock()
@@ -118,6 +121,15 @@ class RunReader:
                 intervals = ENDED_RUN if run.state in ENDED else SHARED
                 self._kept = time.monotonic() + intervals * self._shared.interval, run, status
             return self._kept[2]
+
+    async def outlook(self, run: Run) -> RunOutlook:
+        """What limits the run, and when it may end; `run` as just read. It may be some seconds old, unless the run
+        changed."""
+        kept = await self._outlook.get()
+        if kept.run != run:
+            self._outlook = Kept(self._read_outlook, self._shared.interval * SLOW)
+            kept = await self._outlook.get()
+        return kept
 
     async def _read(self, run: Run) -> RunStatus:
         self._run, ended = run, run.state in ENDED
@@ -140,7 +152,16 @@ class RunReader:
         if self._meter is None or ended:
             self._meter = Meter(await recent_rate(self._ledger, snapshot))
         reading = self._meter.read(snapshot, time.monotonic())
-        return RunStatus(reading=reading, **await self._slow.get())
+        lane = None
+        if not ended:
+            outlook = await self.outlook(run)
+            lane, reading = outlook.critical_lane, until_last_lane(reading, outlook)
+        return RunStatus(reading=reading, critical_lane=lane, **await self._slow.get())
+
+    async def _read_outlook(self) -> RunOutlook:
+        run = self._run
+        gates = None if run is None or run.state in ENDED else await self._gates.gates()
+        return await explain_progress(self._ledger, self._run_id, gates=gates)
 
     async def _read_slow(self) -> dict[str, Any]:
         assert self._run is not None
@@ -168,12 +189,11 @@ class RunTopicReader:
         snapshot = status.reading.snapshot
         workers = [] if snapshot.ended else await self._shared.workers.get()
         mine = [worker for worker in workers if worker.scope.includes_run(run.id, run.scraper)]
-        running = sum(worker.report.running.get(run.no, 0) for worker in mine if worker.report and worker.alive)
         return {
             **status_record(status),
             "why": reason_records(snapshot.gates),
             "stage_counts": {stage: counts_fields(counts) for stage, counts in snapshot.stages.items()},
-            "workers": {**worker_states(mine), "running": running},
+            "workers": run_worker_counts(run, mine),
         }
 
 
@@ -273,6 +293,16 @@ def worker_states(workers: Sequence[WorkerView]) -> dict[str, int]:
     """How many workers are live, draining, or lost: silent for longer than their lease."""
     states = Counter(worker.state.value if worker.alive else "lost" for worker in workers)
     return {state: states[state] for state in (WorkerState.LIVE.value, WorkerState.DRAINING.value, "lost")}
+
+
+def run_worker_counts(run: Run, workers: Sequence[WorkerView]) -> dict[str, int]:
+    """Of workers that take items of a run: how many are in which state, their attempts of it, and who runs nothing."""
+    alive = [worker for worker in workers if worker.alive]
+    return {
+        **worker_states(workers),
+        "running": sum(worker.report.running.get(run.no, 0) for worker in alive if worker.report is not None),
+        "idle": sum(worker.report is not None and not running_items(worker) for worker in alive),
+    }
 
 
 def running_items(worker: WorkerView) -> int:

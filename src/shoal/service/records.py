@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shoal.model.redaction import without_secret_settings
+from shoal.model.redaction import redacted_value, without_secret_settings
 
 if TYPE_CHECKING:
     from shoal.model.egress import EgressMatrix, ExitView
@@ -44,6 +44,11 @@ ENDED_ATTEMPTS = ("done", "dead", "skipped", "retried", "throttled")
 OLDER_STATES = ("pending", "claimed", "completed", "failed", "remaining", "total")
 
 Record = dict[str, Any]
+
+
+def without_secrets(value: Any, secrets: Iterable[str]) -> Any:
+    """What is sent to others: plain JSON values without secrets. Stored records are raw JSON and stay as they are."""
+    return redacted_value(msgspec.to_builtins(value, str_keys=True, builtin_types=(msgspec.Raw,)), secrets)
 
 
 def state_counts(counts: Counts) -> dict[str, int]:
@@ -138,6 +143,7 @@ def reading_record(reading: Reading) -> Record:
 def status_record(status: RunStatus) -> Record:
     return {
         **reading_record(status.reading),
+        "critical_lane": status.critical_lane,
         "alerts": status.conditions,
         "sinks": [sink_record(sink) for sink in status.sinks],
     }
@@ -164,6 +170,7 @@ def status_detail_record(detail: RunStatusDetail) -> Record:
     snapshot = detail.reading.snapshot
     return {
         **reading_record(detail.reading),
+        "critical_lane": detail.critical_lane,
         "alerts": detail.conditions,
         "sinks": [sink_record(sink) for sink in detail.sinks],
         "why": reason_records(snapshot.gates),
@@ -504,6 +511,7 @@ def worker_page_record(detail: WorkerDetail) -> Record:
         "running": 0 if report is None else sum(report.running.values()),
         "unstored": 0 if report is None else report.unstored,
         "items": fields["items"][:MAX_RUNNING_SHOWN],
+        "rate_per_minute": detail.per_minute,
     }
 
 

@@ -95,10 +95,12 @@ async def coverage_with_drift(ledger: Ledger, run: str, *, stage: str | None = N
 async def export_stream(ledger: Ledger, run_id: str, format: str, *, stage: str | None = None) -> AsyncIterator[bytes]:
     """All records as parts of a file (jsonl, json or csv), in constant memory.
 
-    CSV reads the records twice, first for the columns; cells that a spreadsheet would read as formulas are quoted.
+    CSV reads the records twice, first for the columns; cells that a spreadsheet would read as formulas are quoted. Its
+    first part is empty, so that who sends it on can begin before the columns are known.
     """
     lines = LineMaker(run_id)
     if format == "csv":
+        yield b""
         table = TableSchema(typed=False)
         async for rows in result_pages(ledger, run_id, stage=stage):
             for row in rows:

@@ -10,7 +10,7 @@ from shoal.model.worker import WorkerView
 from shoal.observe.snapshot import VersionSkew, live_workers, version_skew
 from shoal.service.inspect import MAX_EVENTS
 from shoal.service.lookup import find_run
-from shoal.service.overview import SharedReads, worker_states
+from shoal.service.overview import SharedReads, run_worker_counts
 from shoal.service.status import RunStatus
 
 MAX_WORKERS_SHOWN = 50
@@ -30,9 +30,8 @@ class RunPage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def worker_counts(self) -> dict[str, int]:
-        """Workers that are live, draining and lost, and the attempts of this run that they run."""
-        running = sum(worker.report.running.get(self.run.no, 0) for worker in self.workers if worker.report)
-        return {**worker_states(self.workers), "running": running}
+        """Workers that are live, draining and lost, the attempts of this run that they run, and how many are idle."""
+        return run_worker_counts(self.run, self.workers)
 
     def worker_state(self, worker: str) -> str:
         """The state of a worker, `dead` without a heartbeat, or `gone` when it is not registered any more."""

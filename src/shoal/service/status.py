@@ -16,6 +16,7 @@ from shoal.observe.meter import Meter, Reading, recent_rate
 from shoal.observe.sinks import SinkStatus, read_sinks
 from shoal.observe.snapshot import VersionSkew, live_workers, take_snapshot, version_skew
 from shoal.service.failures import group_dead_items
+from shoal.service.history import explain_progress, until_last_lane
 from shoal.service.lookup import MAX_RUNS_READ, find_run, is_collection_member
 
 if TYPE_CHECKING:
@@ -33,12 +34,13 @@ LATENCY_MINUTES = 15
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How a run stands: a reading of its progress, the alert conditions that hold now, and the sinks of its scraper.
 
-    What the sinks are behind is counted for this run.
+    What the sinks are behind is counted for this run. `critical_lane`: the lane that will end last, if that is known.
     """
 
     reading: Reading
     conditions: tuple[AlertCondition, ...]
     sinks: tuple[SinkStatus, ...] = ()
+    critical_lane: str | None = None
 
 
 class RunStatusDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +60,7 @@ class RunStatusDetail(msgspec.Struct, frozen=True, kw_only=True):
     wait: LatencySummary
     work: LatencySummary
     sinks: tuple[SinkStatus, ...] = ()
+    critical_lane: str | None = None
 
     def worker_state(self, worker: str) -> str:
         """The state of a worker: that of its row, `dead`, or `gone` when it has none."""
@@ -87,15 +90,19 @@ async def read_run_status(ledger: Ledger, settings: Settings, run: str) -> RunSt
         wait=sum_histograms(point.wait for point in recent).summary,
         work=sum_histograms(point.work for point in recent).summary,
         sinks=status.sinks,
+        critical_lane=status.critical_lane,
     )
 
 
 async def _status(ledger: Ledger, settings: Settings, run: Run) -> RunStatus:
     snapshot = await take_snapshot(ledger, run.id)
-    reading = Meter(await recent_rate(ledger, snapshot)).read(snapshot, time.monotonic())
+    reading, lane = Meter(await recent_rate(ledger, snapshot)).read(snapshot, time.monotonic()), None
+    if not snapshot.ended:
+        outlook = await explain_progress(ledger, run.id, gates=snapshot.gates)
+        lane, reading = outlook.critical_lane, until_last_lane(reading, outlook)
     sinks = [sink for sink in await read_sinks(ledger, settings, run_id=run.id) if sink.gets(run.scraper)]
     conditions = await read_run_conditions(ledger, settings, run, snapshot.gates)
-    return RunStatus(reading=reading, conditions=tuple(conditions), sinks=tuple(sinks))
+    return RunStatus(reading=reading, conditions=tuple(conditions), sinks=tuple(sinks), critical_lane=lane)
 
 
 async def read_run_conditions(

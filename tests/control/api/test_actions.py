@@ -26,6 +26,25 @@ async def answer(api: httpx.AsyncClient, method: str, path: str, body: Any = Non
     return found
 
 
+async def test_a_lane_that_is_slowed_down_ends_last(api: httpx.AsyncClient, ledger: Ledger) -> None:
+    run = await fill(ledger)
+    await answer(api, "PATCH", "lanes/shop.example", {"delay": [50, 60]})
+    why = await answer(api, "GET", f"runs/{run.id}/why")
+    assert why["critical_lane"] == "shop.example"
+    assert 200 <= why["critical_seconds"][0] < why["critical_seconds"][1] <= 360
+    assert why["command"].startswith(f"shoal items why {run.id}")
+    assert (await answer(api, "GET", f"runs/{run.id}"))["critical_lane"] == "shop.example"
+    assert (await answer(api, "GET", "overview"))["runs"][0]["critical_lane"] == "shop.example"
+
+
+async def test_tokens_are_listed_with_their_budgets(api: httpx.AsyncClient, ledger: Ledger) -> None:
+    await fill(ledger)
+    [token] = (await answer(api, "GET", "egress/api"))["rows"]
+    [budget] = token["budgets"]
+    assert (budget["resource"], budget["capacity"]) == ("search", 50)
+    assert all(row["budgets"] == [] for row in (await answer(api, "GET", "egress/isp"))["rows"])
+
+
 async def newest_event(ledger: Ledger) -> tuple[str, str]:
     event = (await ledger.reads.events(limit=1)).rows[0]
     return event.actor, event.action

@@ -104,6 +104,8 @@ export interface RunStatus extends Run {
   /** The bottleneck in a few words, and in a sentence. */
   waiting_for: string;
   waiting_because: string;
+  /** The lane that will end last. */
+  critical_lane: string | null;
   egress: PoolView[];
   alerts: Condition[];
   sinks: Sink[];
@@ -179,7 +181,7 @@ export interface RunDetail extends RunStatus {
   settings: Record<string, Json>;
   events: AuditEvent[];
   why: Reason[];
-  workers: { live: number; draining: number; lost: number; running: number };
+  workers: { live: number; draining: number; lost: number; running: number; idle: number };
   worker_progress: WorkerProgress[];
   versions: Record<string, number>;
   code_versions: Record<string, number>;
@@ -225,7 +227,9 @@ export interface Why {
   eta_seconds: [number, number] | null;
   growing: boolean;
   critical_lane: string | null;
+  critical_seconds: [number, number] | null;
   bottleneck: { cause: string; share: number | null; text: string };
+  command?: string;
 }
 
 export interface Item {
@@ -353,6 +357,8 @@ export interface TimelineLane {
   lane: string;
   ordered: boolean;
   limit: number;
+  /** Items that wait in it; a server that is older does not say. */
+  waiting?: number;
   critical: boolean;
   eta_seconds: Eta;
   spans: LaneSpan[];

@@ -20,6 +20,8 @@ import { clockTime } from "./times";
 
 const LANE_HEIGHT = 40;
 const MOST_ROWS = 4;
+// The server gives the newest so many attempts of a lane.
+const MOST_SPANS = 100;
 const VIEW_HEIGHT = LANE_HEIGHT * 14;
 
 /**
@@ -150,6 +152,7 @@ export function SwimLanes(props: {
             <li><span class="span-tone warn" />tried again</li>
             <li><span class="span-tone bad" />dead</li>
             <li><span class="span-tone off" />skipped</li>
+            {placed.some((each) => each.length >= MOST_SPANS) ? <li><span class="span-tone earlier" />earlier, not shown</li> : null}
           </ul>
         </div>
       </div>
@@ -207,13 +210,16 @@ function LaneRow(props: {
         <span class="swim-name clip">{lane.lane}</span>
         <span class="swim-kind">
           {lane.critical ? <span class="swim-last">⚑ finishes last</span> : <span>{kindText(lane)}</span>}
-          {lane.eta_seconds !== null ? <span class="num"> · {duration(longestEta(lane.eta_seconds))} left</span> : null}
+          {longestEta(lane.eta_seconds) ? <span class="num"> · {duration(longestEta(lane.eta_seconds))} left</span> : lane.waiting === 0 && !placed.some((one) => one.open) ? " · ended" : null}
         </span>
       </button>
       <div class="swim-track">
         {props.ticks.map((at) => (
           <span key={at} class="swim-grid" style={{ left: `${x(at)}px` }} />
         ))}
+        {placed.length >= MOST_SPANS && firstSpan && x(firstSpan.from) > 0 ? (
+          <span class="swim-earlier" style={{ width: `${x(firstSpan.from)}px` }} title="Only the newest attempts of a lane are shown." />
+        ) : null}
         {lane.ordered && firstSpan && lastSpan ? (
           <span
             class="swim-chain"

@@ -20,9 +20,11 @@ import { resolveColors, useThemeVersion, useWidth } from "./theme";
 import { clockTime, dayAndTime } from "./times";
 
 const AXIS_WIDTH = 56;
-const RIGHT = 14;
+const RIGHT = 20;
 const TOP = 10;
 const FLAG_ROOM = 100;
+// Labels have minutes, so a shorter step would repeat them.
+const TIME_STEPS = [60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
 
 export interface TimeSeriesProps {
   /** A question or its answer: "How long do items wait?" */
@@ -278,6 +280,7 @@ function plotOptions(context: PlotContext): uPlot.Options {
         size: 28,
         gap: 4,
         space: 70,
+        incrs: TIME_STEPS,
         grid: { show: false },
         ticks: { stroke: colors["grid"]!, width: 1, size: 4 },
         values: (_, splits) => axisTimes(splits),
@@ -287,7 +290,7 @@ function plotOptions(context: PlotContext): uPlot.Options {
         font,
         size: AXIS_WIDTH,
         gap: 6,
-        space: 34,
+        space: 28,
         grid,
         ticks: { show: false },
         border: { show: false },

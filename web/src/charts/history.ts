@@ -10,7 +10,7 @@ export interface Columns {
 const times = (points: Point[]): number[] => points.map((point) => seconds(point.at) ?? 0);
 
 type Point = History["points"][number];
-const LEAST_POINTS = 10;
+const LEAST_POINTS = 5;
 
 /** Whether anything is known of that time: the run existed, and its counts were kept. */
 function isKnown(point: Point): boolean {
@@ -24,12 +24,23 @@ function knownPoints(history: History): Point[] {
   return first <= 0 ? history.points : history.points.slice(Math.max(0, Math.min(first, history.points.length - LEAST_POINTS)));
 }
 
-/** Items that ended per minute, by how they ended. */
-export function rateColumns(history: History): Columns {
+/** A step of which less than this has passed gives no rate. */
+const LEAST_SHARE = 0.25;
+
+/**
+ * Items that ended per minute, by how they ended. The first and the last step may be incomplete: only the time between
+ * `began` and `until` (seconds since 1970) counts, so that a rate does not seem to fall at the end.
+ */
+export function rateColumns(history: History, began = 0, until = Infinity): Columns {
   const points = knownPoints(history);
-  const perMinute = 60 / Math.max(1, history.step_seconds);
+  const step = Math.max(1, history.step_seconds);
+  const perMinute = points.map((point) => {
+    const at = seconds(point.at) ?? 0;
+    const covered = Math.min(at + step, until) - Math.max(at, began);
+    return isKnown(point) && covered >= step * LEAST_SHARE ? 60 / covered : null;
+  });
   const of = (name: "done" | "dead" | "retried" | "throttled"): Value[] =>
-    points.map((point) => (isKnown(point) ? point.ended[name] * perMinute : null));
+    points.map((point, i) => (perMinute[i] == null ? null : point.ended[name] * perMinute[i]));
   return {
     at: times(points),
     series: [

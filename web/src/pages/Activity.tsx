@@ -58,7 +58,7 @@ function Events() {
   }, [newest]);
   const columns: Column<AuditEvent>[] = [
     { key: "at", head: "When", width: "150px", cell: (event) => <Time at={event.at} /> },
-    { key: "actor", head: "Who", width: "190px", cell: (event) => <button type="button" class="link-button clip" title={`Only ${event.actor}`} onClick={() => setQuery({ actor: event.actor, cursor: null })}>{event.actor || "–"}</button> },
+    { key: "actor", head: "Who", width: "190px", cell: (event) => (event.actor ? <button type="button" class="link-button clip" title={`Only ${event.actor}`} onClick={() => setQuery({ actor: event.actor, cursor: null })}>{event.actor}</button> : <span class="muted">–</span>) },
     { key: "action", head: "What", width: "190px", cell: (event) => <EventBadge action={event.action} /> },
     { key: "text", head: "Change", cell: (event) => <span class="wrap-anywhere">{eventSentence(event)}</span> },
     { key: "run", head: "Run", width: "180px", from: 720, cell: (event) => (event.run_id ? <a class="mono clip block" href={href("runs", event.run_id)}>{event.run_id}</a> : <span class="muted">–</span>) },

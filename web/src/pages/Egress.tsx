@@ -30,7 +30,7 @@ export default function Egress(_: { params: Params }) {
   const frames = useLive<{ pools: PoolView[] }>("egress");
   const pools = useApi<{ rows: PoolView[] }>("egress", { every: 5, live: true });
   const rows = frames?.pools ?? pools.data?.rows ?? [];
-  const chosen = rows.find((pool) => pool.pool === query.get("pool")) ?? rows[0];
+  const chosen = rows.find((pool) => pool.pool === query.get("pool")) ?? troubled(rows) ?? rows[0];
   const exit = query.get("exit");
   return (
     <div class="stack">
@@ -60,6 +60,12 @@ export default function Egress(_: { params: Params }) {
       )}
     </div>
   );
+}
+
+/** The pool that is shown first: the one with most exits that cannot be used, else proxies. */
+function troubled(pools: PoolView[]): PoolView | undefined {
+  const out = (pool: PoolView): number => pool.exits - pool.good;
+  return [...pools].sort((a, b) => out(b) - out(a) || Number(b.kind === "proxies") - Number(a.kind === "proxies"))[0];
 }
 
 function PoolCard({ pool, chosen, onChoose }: { pool: PoolView; chosen: boolean; onChoose: () => void }) {
@@ -170,16 +176,13 @@ function ExitBadge({ exit }: { exit: Exit }) {
 
 function columns(kind: PoolView["kind"]): Column<Exit>[] {
   const tries = (exit: Exit): number => exit.succeeded + exit.failed;
+  if (kind === "tokens") return [...tokenColumns(), ...stateColumns()];
   return [
     {
       key: "label", head: KINDS[kind],
       cell: (exit) => <button type="button" class="link-button mono clip" title={exit.label} onClick={() => setQuery({ exit: exit.exit })}>{exit.label}</button>,
     },
-    { key: "state", head: "State", width: "120px", cell: (exit) => <ExitBadge exit={exit} /> },
-    {
-      key: "left", head: "Until", width: "120px",
-      cell: (exit) => <span class="num">{exit.state === "good" ? "–" : exit.seconds_left === null ? "it is freed" : format.duration(exit.seconds_left)}</span>,
-    },
+    ...stateColumns(),
     {
       key: "ok", head: "Worked", end: true, width: "160px",
       cell: (exit) => (
@@ -194,6 +197,37 @@ function columns(kind: PoolView["kind"]): Column<Exit>[] {
     { key: "used", head: "Last used", end: true, width: "120px", from: 1100, cell: (exit) => <span class="num">{exit.used_seconds === null ? "never" : `${format.duration(exit.used_seconds)} ago`}</span> },
     { key: "error", head: "Last error", from: 1100, cell: (exit) => <span class="clip block muted" title={exit.error}>{exit.error || "–"}</span> },
   ];
+}
+
+function stateColumns(): Column<Exit>[] {
+  return [
+    { key: "state", head: "State", width: "120px", cell: (exit) => <ExitBadge exit={exit} /> },
+    { key: "left", head: "Back in", width: "120px", cell: (exit) => <span class="num">{untilWords(exit)}</span> },
+  ];
+}
+
+/** When an exit that is not good can be used again. */
+function untilWords(exit: Exit): string {
+  if (exit.state === "good") return "–";
+  if (exit.seconds_left === null) return "when it is freed";
+  return exit.seconds_left > 0 ? format.duration(exit.seconds_left) : "with its next test";
+}
+
+/** Tokens are spent, not tried: what is left of each budget, and when it runs out. */
+function tokenColumns(): Column<Exit>[] {
+  return [
+    {
+      key: "label", head: "Token", width: "200px",
+      cell: (exit) => <button type="button" class="link-button mono clip" title={exit.label} onClick={() => setQuery({ exit: exit.exit })}>{exit.label}</button>,
+    },
+    { key: "budgets", head: "What is left of its budgets?", wide: true, cell: (exit) => <Budgets exit={exit} /> },
+  ];
+}
+
+function Budgets({ exit }: { exit: Exit }) {
+  const now = useNow(true) / 1000;
+  if (exit.budgets.length === 0) return <span class="muted">nobody has said how large they are</span>;
+  return <div class="gauges">{exit.budgets.map((budget) => <Gauge key={budget.resource} budget={budget} now={now} />)}</div>;
 }
 
 /** One exit: its hosts, its budgets, and what an operator can do with it. */
@@ -230,7 +264,7 @@ function ExitDialog({ pool, exit: key }: { pool: string; exit: string }) {
       title,
       explain,
       confirm: verb === "free" ? "Free" : "Test",
-      ...(verb === "test" ? { fields: [{ name: "url", label: "Fetch this page through it", value: "", placeholder: "https://example.com/", hint: "Empty: only the proxy itself is asked." }] } : {}),
+      ...(verb === "test" ? { fields: [{ name: "url", label: "Fetch this page through it", value: "", placeholder: "the address of a page", hint: "Empty: only the proxy itself is asked." }] } : {}),
       action: ({ url = "" }) => ({ method: "POST", path: `${path}/${verb}`, body: verb === "test" ? { url: url.trim() || null } : {} }),
     });
   };
@@ -245,7 +279,7 @@ function ExitDialog({ pool, exit: key }: { pool: string; exit: string }) {
             <Facts
               facts={[
                 ["State", <ExitBadge exit={exit} />],
-                ["Until", exit.state === "good" ? "–" : exit.seconds_left === null ? "it is freed" : `in ${format.duration(exit.seconds_left)}`],
+                ["Back in", untilWords(exit)],
                 ["Worked", <Num value={exit.succeeded} />],
                 ["Failed", <span class="num">{format.count(exit.failed)}{exit.failures_in_row ? ` (${format.count(exit.failures_in_row)} in a row)` : ""}</span>],
                 ["Last used", exit.used_seconds === null ? "never" : `${format.duration(exit.used_seconds)} ago`],

@@ -8,6 +8,7 @@ import { useStore } from "../store";
 import { Badge, Button, Card, changes, Choice, CopyCommand, Empty, ErrorNote, format, Menu, Num, PageHead, Pager, Placeholder, Table, Time, type Column } from "../ui";
 import { askFailure, askItems, useRefusal } from "./parts/actions";
 import "./pages.css";
+import "./operations.css";
 
 export default function FailuresPage({ params }: { params: Record<string, string> }) {
   const id = params.run ?? "latest";
@@ -26,19 +27,28 @@ export default function FailuresPage({ params }: { params: Record<string, string
   const runId = run.data?.run_id ?? id;
   const items = (failure: Failure): string => hrefWith(href("runs", runId, "items"), { failure: failure.failure_id });
 
+  const most = Math.max(0, ...(read.data?.rows ?? []).map((failure) => failure.items));
   const columns: Column<Failure>[] = [
     {
       key: "message", head: "Error",
       cell: (failure) => (
         <span class="two-lines">
           <a class="clip-2 wrap-anywhere" href={items(failure)}>{failure.message}</a>
-          <span class="small muted clip">{failure.host && `${failure.host} · `}stage {failure.stage}{failure.error && failure.error !== failure.message ? ` · ${failure.error}` : ""}</span>
+          <span class="small muted clip" title={failure.error ?? undefined}>{failure.host && `${failure.host} · `}stage {failure.stage}</span>
         </span>
       ),
     },
     { key: "outcome", head: "Outcome", width: "144px", from: 720, cell: (failure) => <Badge tone="bad" icon="dead">{failure.outcome}</Badge> },
-    { key: "trend", head: "Last hour", width: "150px", from: 720, cell: (failure) => <Sparkline values={failure.trend} label={`Items per minute in the last hour, at most ${Math.max(0, ...failure.trend)}`} width={126} color="fill-dead" /> },
-    { key: "items", head: "Items", end: true, width: "90px", cell: (failure) => <span class="strong"><Num value={failure.items} atLeast={failure.items_is_at_least} /></span> },
+    { key: "trend", head: "Last hour", width: "150px", from: 720, cell: (failure) => (failure.trend.some((n) => n > 0) ? <Sparkline values={failure.trend} label={`Items per minute in the last hour, at most ${Math.max(0, ...failure.trend)}`} width={126} color="fill-dead" /> : <span class="small muted">none</span>) },
+    {
+      key: "items", head: "Items", end: true, width: "150px",
+      cell: (failure) => (
+        <span class="row end-row">
+          <span class="meter bad-meter from-720" aria-hidden="true"><span style={{ width: `${most ? (failure.items / most) * 100 : 0}%` }} /></span>
+          <span class="strong share-number"><Num value={failure.items} atLeast={failure.items_is_at_least} /></span>
+        </span>
+      ),
+    },
     { key: "first", head: "First", end: true, width: "104px", from: 1100, cell: (failure) => <Time at={failure.first_at} mode="ago" /> },
     { key: "last", head: "Last", end: true, width: "104px", cell: (failure) => <Time at={failure.last_at} mode="ago" /> },
     {

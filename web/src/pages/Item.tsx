@@ -5,7 +5,7 @@ import type { Attempt, ItemDetail, PoolView } from "../api/types";
 import { Waterfall } from "../charts";
 import { href, hrefWith } from "../router/router";
 import { useStore } from "../store";
-import { Badge, Button, Card, changes, CopyCommand, Empty, ErrorNote, ExternalUrl, Facts, format, Icon, ItemStateBadge, JsonText, ledgerNow, PageHead, Placeholder, Since, Time } from "../ui";
+import { Badge, Button, Card, changes, CopyCommand, Empty, ErrorNote, ExternalUrl, Facts, format, Icon, ItemStateBadge, JsonText, ledgerNow, PageHead, Placeholder, Sentence, Since, Time } from "../ui";
 import { askItem, askReplay, OPEN_STATES, useRefusal } from "./parts/actions";
 import "./pages.css";
 
@@ -65,14 +65,14 @@ export default function ItemPage({ params }: { params: Record<string, string> })
                 ["Tries", `${item.tries} of ${item.max_attempts}, ${item.rescues} rescues`],
                 ["Depth", `${item.depth}, priority ${item.priority}`],
                 ["Found by", item.parent === null ? "the start" : <a href={href("runs", item.run_id, "items", item.parent)}>item {item.parent}</a>],
-                ["Led to", `${format.bounded(item.children, item.children_is_at_least)} items`],
+                ["Led to", item.children ? `${format.bounded(item.children, item.children_is_at_least)} ${item.children === 1 ? "item" : "items"}` : open ? "nothing yet" : "no items"],
               ]} />
               {item.payload && Object.keys(item.payload).length > 0 && <JsonText value={item.payload} label="Payload" />}
               {item.request && Object.keys(item.request).length > 0 && <details class="more"><summary>Request</summary><JsonText value={item.request} label="Request" /></details>}
             </div>
           </Card>
           <Card title="What did it give?" note={item.results.length ? `${item.results.length === 20 ? "The first 20" : format.count(item.results.length)} ${item.results.length === 1 ? "record" : "records"}` : undefined}>
-            {item.results.length === 0 ? <Empty title={item.state === "done" ? "It gave no record." : "There are no records yet."} /> : (
+            {item.results.length === 0 ? <Empty title={open ? "There are no records yet." : "It gave no record."} /> : (
               <div class="stack tight">
                 {item.results.map((result) => (
                   <div key={result.n} class="stack tight">
@@ -91,6 +91,8 @@ export default function ItemPage({ params }: { params: Record<string, string> })
   );
 }
 
+const STATE_WORDS: Record<string, string> = { ready: "Ready", waiting: "Waiting", delayed: "Delayed", leased: "With a worker", done: "Done", dead: "Dead", skipped: "Skipped", cancelled: "Cancelled" };
+
 /** One sentence: what it waits for and since when, or how it ended. */
 function WhyCard({ item }: { item: ItemDetail }) {
   const [first, ...others] = item.why;
@@ -102,11 +104,11 @@ function WhyCard({ item }: { item: ItemDetail }) {
       <div class="why">
         <Icon name={item.state === "dead" ? "warn" : item.state === "done" ? "done" : "info"} size={18} />
         <div class="grow">
-          <p class="why-text wrap-anywhere">{sentence}</p>
+          <p class="why-text wrap-anywhere"><Sentence text={sentence} /></p>
           <p class="small muted">
             {item.outcome && <>Last outcome: {item.outcome}. </>}
             {item.worker && <>With <span class="mono">{item.worker}</span>. </>}
-            {item.state} for <Since at={first?.since ?? item.since} /> (since <Time at={first?.since ?? item.since} mode="full" />).
+            {STATE_WORDS[item.state] ?? item.state} for <Since at={first?.since ?? item.since} /> (since <Time at={first?.since ?? item.since} mode="full" />).
             {(first?.until ?? item.due_at) && <> Until <Time at={first?.until ?? item.due_at} mode="full" />.</>}
           </p>
           {others.length > 0 && (

@@ -1,7 +1,7 @@
 import { useMemo } from "preact/hooks";
 import { apiPath, mayAct, me, withQuery } from "../api/client";
 import { useApi } from "../api/query";
-import type { Eta, History, ItemPage, Lane, LaneTimeline, Page } from "../api/types";
+import type { Eta, History, ItemPage, Lane, LaneTimeline, Page, RunStatus } from "../api/types";
 import { COUNT_STEPS, LazyTimeSeries, seconds, SwimLanes } from "../charts";
 import { historyMarks, rateColumns } from "../charts/history";
 import { longestEta } from "../charts/spans";
@@ -9,9 +9,10 @@ import { go, href, hrefWith, setQuery, useLocation, useQueryValue } from "../rou
 import type { Params } from "../routes";
 import { useStore } from "../store";
 import {
-  ask, Badge, Button, Card, Choice, CopyCommand, Empty, ErrorNote, Facts, format, ItemStateBadge, LinkButton, Num, PageHead,
+  ask, Badge, Button, Card, Choice, CopyCommand, Empty, ErrorNote, Facts, format, ItemStateBadge, ledgerNow, LinkButton, Num, PageHead,
   Pager, Placeholder, SearchField, Table, type Column,
 } from "../ui";
+import { isOver } from "./parts/runs";
 import { parseDelay, paceText, policyText } from "./pace";
 import "./operations.css";
 
@@ -26,6 +27,8 @@ export default function Lanes({ params }: { params: Params }) {
   const [order, setOrder] = useQueryValue("order", "slowest");
   const [text, setText] = useQueryValue("text");
   const chosen = query.get("lane");
+  const status = useApi<RunStatus>(apiPath("runs", run), { every: 30 });
+  const over = status.data !== null && isOver(status.data);
   const timeline = useApi<LaneTimeline>(withQuery(apiPath("runs", run, "lanes", "timeline"), { minutes, lanes: 30 }), { every: 5, keep: true });
   const history = useApi<History>(withQuery(apiPath("runs", run, "history"), { minutes: Math.max(15, Number(minutes) || 60) }), { every: 10, keep: true });
   const lanes = useApi<Page<Lane>>(
@@ -59,7 +62,7 @@ export default function Lanes({ params }: { params: Params }) {
         )}
       </Card>
       {chosen !== null && <LanePanel key={chosen} run={run} name={chosen} onClose={() => select(null)} />}
-      {history.data && history.data.points.length > 0 && <RateCard history={history.data} />}
+      {history.data && history.data.points.length > 0 && <RateCard history={history.data} run={status.data} />}
       <Card
         flush
         title="Which lanes are slowest?"
@@ -83,8 +86,8 @@ export default function Lanes({ params }: { params: Params }) {
               label="Lanes" columns={columns(run, select)} rows={lanes.data.rows} rowKey={(lane) => `${lane.run_id ?? ""} ${lane.lane}`} stale={lanes.stale}
               rowClass={(lane) => (lane.lane === chosen ? "selected" : "")}
               empty={
-                <Empty title={text ? `No lane's name begins with “${text}”.` : "This run has no lanes yet."} icon="lanes">
-                  {text ? <p>Search for the beginning of a host or of a group's name.</p> : <p>Items get a lane from their host, or from the setting <code>lane</code> of their stage.</p>}
+                <Empty title={text ? `No lane's name begins with “${text}”.` : over ? "Every lane has ended." : "No lane has open items."} icon="lanes">
+                  {text ? <p>Search for the beginning of a host or of a group's name.</p> : <p>{over ? "The timeline above shows what ran in them." : <>Items get a lane from their host, or from the setting <code>lane</code> of their stage.</>}</p>}
                 </Empty>
               }
             />
@@ -106,7 +109,7 @@ function Timeline({ timeline, run, chosen, select }: { timeline: LaneTimeline; r
   ].filter(Boolean);
   const answer = last
     ? `${last.lane} finishes last${etaText(last.eta_seconds) ? `, in about ${etaText(last.eta_seconds)}` : ""}. Shown: ${parts.join(", ")}.`
-    : `Shown: ${parts.join(", ")}.`;
+    : `${timeline.lanes.every((lane) => lane.waiting === 0) ? "Every lane has ended. " : ""}Shown: ${parts.join(", ")}.`;
   return (
     <SwimLanes
       title="Which lane finishes last?"
@@ -121,8 +124,11 @@ function Timeline({ timeline, run, chosen, select }: { timeline: LaneTimeline; r
   );
 }
 
-function RateCard({ history }: { history: History }) {
-  const columns = useMemo(() => rateColumns(history), [history]);
+function RateCard({ history, run }: { history: History; run: RunStatus | null }) {
+  const columns = useMemo(
+    () => rateColumns(history, run ? Date.parse(run.created_at) / 1000 : 0, (run?.finished_at ? Date.parse(run.finished_at) : ledgerNow()) / 1000),
+    [history, run?.run_id, run?.finished_at],
+  );
   const marks = useMemo(() => historyMarks(history), [history]);
   return (
     <Card>
@@ -150,7 +156,9 @@ function LaneState({ lane }: { lane: Lane }) {
     );
   }
   if (lane.critical) return <Badge tone="warn" icon="delayed" tip="The run ends when this lane does.">finishes last</Badge>;
-  if (lane.taken > 0 || (lane.leased ?? 0) > 0) return <Badge tone="info" icon="leased">running</Badge>;
+  if ((lane.leased ?? 0) > 0) return <Badge tone="info" icon="leased">running</Badge>;
+  if (lane.unstarted > 0 && lane.next_seconds > 0) return <Badge tone="late" icon="delayed" tip={`Its delay is over in ${format.duration(lane.next_seconds)}.`}>paced</Badge>;
+  if (lane.taken > 0) return <Badge tone="info" icon="leased">running</Badge>;
   if (lane.waiting > 0) return <Badge tone="warn" icon="waiting">waiting</Badge>;
   return <Badge tone="idle" icon="ready">idle</Badge>;
 }
@@ -168,9 +176,9 @@ function columns(run: string, select: (lane: string) => void): Column<Lane>[] {
     },
     { key: "state", head: "State", width: "140px", cell: (lane) => <LaneState lane={lane} /> },
     {
-      key: "policy", head: "Pace", width: "216px",
+      key: "policy", head: "Pace", width: "270px",
       cell: (lane) => (
-        <span class="num">
+        <span class="num nowrap">
           {policyText(lane.policy)}
           {lane.set_by_operator && <span class="muted" data-tip="An operator set it; the scraper's own settings do not apply."> · by hand</span>}
         </span>
@@ -186,7 +194,7 @@ function columns(run: string, select: (lane: string) => void): Column<Lane>[] {
       ),
     },
     { key: "ended", head: "Ended", end: true, width: "100px", from: 1100, cell: (lane) => <Num value={lane.ended} atLeast={lane.ended_is_at_least} zero="muted" /> },
-    { key: "eta", head: "To the end", end: true, width: "120px", cell: (lane) => <span class="num">{etaText(lane.eta_seconds) || "–"}</span> },
+    { key: "eta", head: "To the end", end: true, width: "170px", cell: (lane) => <span class="num nowrap">{etaText(lane.eta_seconds) || "–"}</span> },
   ];
 }
 

@@ -24,6 +24,7 @@ export default function PartitionMap({ params }: { params: Params }) {
   const items = (partition: string, state?: string): string =>
     hrefWith(href("runs", run, "items"), { partition, stage: stage || undefined, state });
 
+  // It has the same place on every way out: drawn anew, its h1 would lose the focus.
   const head = (
     <PageHead
       title="Map"
@@ -38,23 +39,23 @@ export default function PartitionMap({ params }: { params: Params }) {
     </PageHead>
   );
   if (listed.rows === null) {
-    return <>{head}{listed.error ? <ErrorNote error={listed.error} onRetry={listed.reload} /> : <Placeholder height={520} label="Loading the map" />}</>;
+    return <div class="stack">{head}{listed.error ? <ErrorNote error={listed.error} onRetry={listed.reload} /> : <Placeholder height={520} label="Loading the map" />}</div>;
   }
   if (tiles.length === 0 || (tiles.length === 1 && tiles[0]!.name === "")) {
     return (
-      <>
+      <div class="stack">
         {head}
         <Card>
           <Empty title="This run has no partitions." icon="map">
             <p>Items get a partition when they are enqueued, such as the state or the country they belong to. Then this page shows how far each one is.</p>
           </Empty>
         </Card>
-      </>
+      </div>
     );
   }
   const ended = tiles.filter((tile) => tile.ended >= tile.total).length;
   const slowest = [...tiles]
-    .filter((tile) => hasTrouble(tile) || tile.eta_seconds !== null)
+    .filter((tile) => hasTrouble(tile) || tile.ended < tile.total)
     .sort((a, b) => Number(hasTrouble(b)) - Number(hasTrouble(a)) || (longestEta(b.eta_seconds) ?? 0) - (longestEta(a.eta_seconds) ?? 0) || b.total - b.ended - (a.total - a.ended))
     .slice(0, 10);
   return (
@@ -97,6 +98,6 @@ function columns(items: (partition: string, state?: string) => string): Column<T
     },
     { key: "left", head: "Left", end: true, width: "110px", cell: (tile) => <span class="num">{format.count(tile.total - tile.ended)}</span> },
     { key: "dead", head: "Dead", end: true, width: "110px", cell: (tile) => (tile.dead ? <a class="num" href={items(tile.name, "dead")}>{format.count(tile.dead)}</a> : <span class="num muted">0</span>) },
-    { key: "eta", head: "Time to the end", end: true, width: "140px", cell: (tile) => <span class="num">{etaText(tile.eta_seconds) || "–"}</span> },
+    { key: "eta", head: "Time to the end", end: true, width: "140px", cell: (tile) => <span class="num nowrap">{tile.ended < tile.total ? etaText(tile.eta_seconds) || "–" : <span class="muted">ended</span>}</span> },
   ];
 }

@@ -3,8 +3,9 @@ import { useLive } from "../api/live";
 import type { History, Overview, RunStatus } from "../api/types";
 import { apiPath } from "../api/client";
 import { Sparkline } from "../charts/Sparkline";
-import { href } from "../router/router";
-import { Badge, Card, CopyCommand, Empty, ErrorNote, format, Icon, Menu, PageHead, Placeholder, RunStateBadge, Since, Stat, Stats, Table, Time, type Column } from "../ui";
+import { StateStrip } from "../charts/StateStrip";
+import { href, hrefWith } from "../router/router";
+import { Badge, Card, CopyCommand, Empty, ErrorNote, format, Icon, Menu, PageHead, Placeholder, RunStateBadge, Sentence, Since, Stat, Stats, Table, Time, type Column } from "../ui";
 import { useRefusal } from "./parts/actions";
 import { etaText, Ratio, runEntries, StateBar } from "./parts/runs";
 import "./pages.css";
@@ -48,7 +49,7 @@ export default function OverviewPage() {
             {data.workers.draining > 0 && <Stat label="Draining" note="end what they run">{format.count(data.workers.draining)}</Stat>}
             {data.workers.lost > 0 && <Stat label="Lost" note="no heartbeat"><span class="bad-text"><Icon name="warn" /> {format.count(data.workers.lost)}</span></Stat>}
             {data.egress.map((pool) => (
-              <Stat key={pool.pool} label={`Egress ${pool.pool}`} note={<a href={href("egress")}>{pool.banned} banned, {pool.resting} resting</a>}>
+              <Stat key={pool.pool} label={`Egress ${pool.pool}`} note={<a href={hrefWith(href("egress"), { pool: pool.pool })}>{outOfUse(pool)}</a>}>
                 {format.count(pool.good)}<span class="muted stat-of"> of {format.count(pool.exits)}</span>
               </Stat>
             ))}
@@ -85,6 +86,12 @@ export default function OverviewPage() {
   );
 }
 
+/** Why exits of a pool are not used: "1 banned, 2 resting". */
+function outOfUse(pool: Overview["egress"][number]): string {
+  const states = [["banned", pool.banned], ["resting", pool.resting], ["on trial", pool.trial]] as const;
+  return states.filter(([, exits]) => exits > 0).map(([state, exits]) => `${format.count(exits)} ${state}`).join(", ") || "all are good";
+}
+
 /** A run that ended as it should is told as an alert too, but is no trouble. */
 function AlertBadge({ kind }: { kind: string }) {
   return kind === "finish" ? <Badge tone="ok" icon="done">{kind}</Badge> : <Badge tone="bad" icon="warn">{kind}</Badge>;
@@ -97,14 +104,16 @@ const RECENT: Column<RunStatus>[] = [
   { key: "total", head: "Total", end: true, width: "110px", cell: (run) => format.count(run.total) },
   { key: "dead", head: "Dead", end: true, width: "90px", cell: (run) => (run.dead ? <a href={href("runs", run.run_id, "failures")}>{format.count(run.dead)}</a> : "0") },
   { key: "records", head: "Records", end: true, width: "110px", from: 1100, cell: (run) => format.count(run.records) },
-  { key: "ended", head: "Ended", end: true, width: "130px", cell: (run) => <Time at={run.finished_at ?? run.created_at} mode="ago" /> },
+  { key: "took", head: "Took", end: true, width: "100px", from: 1100, cell: (run) => (run.finished_at ? format.duration((Date.parse(run.finished_at) - Date.parse(run.created_at)) / 1000) : <span class="muted">–</span>) },
+  { key: "ended", head: "Ended", end: true, width: "120px", cell: (run) => <Time at={run.finished_at ?? run.created_at} mode="ago" /> },
 ];
 
 function RunCard({ run, present }: { run: RunStatus; present: number }) {
   const refusal = useRefusal();
   const history = useApi<History>(`runs/${apiPath(run.run_id)}/history?minutes=60`, { every: 60 });
   const eta = etaText(run);
-  const ended = history.data?.points.map((point) => point.ended.done + point.ended.dead + point.ended.skipped) ?? [];
+  const points = history.data?.points ?? [];
+  const ended = points.map((point) => point.ended.done + point.ended.dead + point.ended.skipped);
   return (
     <article class="card run-card" aria-label={`Run ${run.scraper} ${run.run_id}`}>
       <div class="card-body stack tight">
@@ -116,20 +125,26 @@ function RunCard({ run, present }: { run: RunStatus; present: number }) {
         <StateBar counts={run} label={`Items of ${run.scraper}`} />
         <div class="row between small">
           <span><Ratio part={run.done} whole={run.total} /> done</span>
-          <span class="num strong">{run.total_grows ? "still growing" : format.percent(run.done_share)}</span>
+          <span class="num">{run.total_grows && <span class="muted">more may come · </span>}<span class="strong">{format.percent(run.done_share)}</span></span>
         </div>
         <dl class="mini-stats">
           <div><dt>Left</dt><dd class="num">{format.short(run.remaining)}</dd></div>
           <div><dt>Dead</dt><dd class="num">{run.dead > 0 ? <a class="bad-text" href={href("runs", run.run_id, "failures")}><Icon name="dead" size={12} /> {format.short(run.dead)}</a> : "0"}</dd></div>
           <div><dt>Per minute</dt><dd class="num">{format.short(run.rate_per_minute)}</dd></div>
-          <div><dt>ETA</dt><dd class="num" data-tip={eta.note}>{eta.text === "unknown" || eta.text === "–" ? <span class="muted small">{eta.note}</span> : eta.text}</dd></div>
+          <div><dt>Time left</dt><dd class="num nowrap clip" data-tip={eta.note}>{eta.text === "unknown" || eta.text === "–" ? <span class="muted small">{eta.note}</span> : eta.text}</dd></div>
         </dl>
-        <div class="spark-row">
-          {ended.length > 1
-            ? <Sparkline values={ended} label={`Items ended per step in the last hour, at most ${format.count(Math.max(...ended))}`} width={300} height={28} color="series-1" stretch />
-            : <div class="spark-empty" />}
-        </div>
-        <p class="run-why clip-2" data-tip={run.waiting_because || undefined}>{run.alerts[0] ? <><Icon name="warn" size={12} /> {run.alerts[0].text}</> : run.waiting_because || "Nothing holds it back."}</p>
+        <dl class="trends">
+          <dt>States</dt>
+          <dd>{points.length > 1 ? <StateStrip points={points} label={`States of the items in the last hour: done, dead, running, open`} /> : <div class="spark-empty" />}</dd>
+          <dt>Ended</dt>
+          <dd>
+            {ended.length > 1
+              ? <Sparkline values={ended} label={`Items ended per step in the last hour, at most ${format.count(Math.max(...ended))}`} width={300} height={28} color="series-1" stretch />
+              : <div class="spark-empty" />}
+          </dd>
+          <dd class="trend-axis muted small"><span>1 h ago</span><span>now</span></dd>
+        </dl>
+        <p class="run-why clip-2" data-tip={run.waiting_because || undefined}>{run.alerts[0] ? <><Icon name="warn" size={12} /> {run.alerts[0].text}</> : <Sentence text={run.waiting_because || "Nothing holds it back."} />}</p>
       </div>
     </article>
   );

@@ -7,9 +7,11 @@ import { COUNT_STEPS, DURATION_STEPS, LazyTimeSeries, Sparkline } from "../chart
 import { causeColumns, historyMarks, quantileColumns, rateColumns, stateColumns } from "../charts/history";
 import { href, hrefWith, useQueryValue } from "../router/router";
 import { useStore } from "../store";
-import { Badge, Button, Card, changes, Choice, CopyCommand, Empty, ErrorNote, Facts, format, Icon, JsonText, ledgerNow, LinkButton, Menu, Note, Num, PageHead, Pager, Placeholder, RunStateBadge, Since, Stat, Stats, Table, Time, type Column } from "../ui";
+import { Badge, Button, Card, changes, Choice, CopyCommand, Empty, ErrorNote, Facts, format, Icon, JsonText, ledgerNow, LinkButton, Menu, Note, Num, PageHead, Placeholder, RunStateBadge, Sentence, Since, Stat, Stats, Table, Time, type Column } from "../ui";
+import { eventSentence } from "./events";
+import { usePages } from "./lists";
 import { askPace, askRun, askScale, useRefusal } from "./parts/actions";
-import { etaText, runEntries, StateBar } from "./parts/runs";
+import { etaText, isOver, runEntries, StateBar } from "./parts/runs";
 import "./pages.css";
 
 const PERIODS = [["15", "15 min"], ["60", "1 hour"], ["360", "6 hours"], ["1440", "1 day"], ["10080", "7 days"]] as const;
@@ -38,9 +40,9 @@ export default function RunPage({ params }: { params: Record<string, string> }) 
     );
   }
   const run: RunDetail = { ...read.data, ...frames };
-  const going = run.state === "active" || run.state === "paused";
+  const going = !isOver(run);
   const primary = run.state === "active" ? "pause" : "resume";
-  const entries = runEntries(run, refusal, run.workers.live).filter((entry) => entry.text !== "Pause" && entry.text !== "Resume" && entry.text !== "Scale workers");
+  const entries = runEntries(run, refusal, run.workers.live).filter((entry) => !(going ? ["Pause", "Resume", "Scale workers"] : ["Compare with the run before"]).includes(entry.text));
   return (
     <>
       <PageHead
@@ -48,9 +50,11 @@ export default function RunPage({ params }: { params: Record<string, string> }) 
         badge={<><RunStateBadge state={run.state} />{run.sealed && <Badge tone="idle" icon="seal" tip="No more items come from outside; handlers may still add some.">sealed</Badge>}</>}
         actions={
           <>
-            <Button icon={primary === "pause" ? "paused" : "run"} disabledBecause={refusal} onClick={() => askRun(run, primary)}>{primary === "pause" ? "Pause" : "Resume"}</Button>
+            {going && <Button icon={primary === "pause" ? "paused" : "run"} disabledBecause={refusal} onClick={() => askRun(run, primary)}>{primary === "pause" ? "Pause" : "Resume"}</Button>}
             {going && <Button icon="scale" disabledBecause={refusal} onClick={() => askScale(run, run.workers.live)}>Scale</Button>}
             {going && <PaceButton run={run.run_id} refusal={refusal} />}
+            {!going && <LinkButton icon="compare" href={href("runs", run.run_id, "compare")}>Compare</LinkButton>}
+            {!going && <LinkButton icon="results" href={href("runs", run.run_id, "results")}>Results</LinkButton>}
             <Menu label="More actions" entries={entries} />
             <CopyCommand command={run.command ?? format.command("status", run.run_id)} inline />
           </>
@@ -93,24 +97,26 @@ function Summary({ run, why }: { run: RunDetail; why: Why | null }) {
   const reason = run.why[0];
   const text = why?.text || run.waiting_because || reason?.text;
   const since = why?.since ?? reason?.since ?? null;
-  const critical = why?.critical_lane;
+  const critical = why?.critical_lane ?? run.critical_lane;
+  const idle = run.workers.idle;
   return (
     <Card>
       <div class="stack">
         <div class="why">
           <Icon name={run.state === "finished" ? "done" : run.state === "active" ? "info" : "paused"} size={18} />
           <div class="grow">
-            <p class="why-text wrap-anywhere">{text || (run.state === "finished" ? "The run is finished." : "Nothing holds it back.")}</p>
+            <p class="why-text wrap-anywhere"><Sentence text={text || (run.state === "finished" ? "The run is finished." : "Nothing holds it back.")} /></p>
             <p class="small muted why-more">
-              {since && <>For <Since at={since} />. </>}
-              {critical && <>The lane <a href={hrefWith(href("runs", run.run_id, "lanes"), { text: critical })}>{critical}</a> will end last. </>}
-              {run.growing && "New items are found as fast as others end, so no end can be told. "}
-              <CopyCommand command={format.command("items", "why", run.run_id)} inline />
+              {since && <>{isOver(run) ? "Since" : "So for"} {isOver(run) ? <Time at={since} /> : <Since at={since} />}. </>}
+              {!isOver(run) && critical && <>The lane <a href={hrefWith(href("runs", run.run_id, "lanes"), { lane: critical })}>{critical}</a> will end last{why?.critical_seconds ? `, in ${format.range(why.critical_seconds)}` : ""}. </>}
+              {run.growing && "New items are found as fast as others end: the frontier is still growing, so no end can be told. "}
+              {!isOver(run) && idle > 0 && `${format.count(idle)} of ${format.count(run.workers.live)} workers ${idle === 1 ? "is" : "are"} idle. `}
             </p>
           </div>
+          <CopyCommand command={why?.command ?? format.command("items", "why", run.run_id)} inline />
         </div>
         <Stats>
-          <Stat label="Done" note={`${format.count(run.done)} of ${format.count(run.total)}${run.total_grows ? ", still growing" : ""}`}>{format.percent(run.done_share)}</Stat>
+          <Stat label="Done" note={`${format.count(run.done)} of ${format.count(run.total)}${run.total_grows ? ", more may come" : ""}`}>{format.percent(run.done_share)}</Stat>
           <Stat label="Left" note={`${format.count(run.leased)} with workers`}>{format.count(run.remaining)}</Stat>
           <Stat label="Dead" note={<a href={href("runs", run.run_id, "failures")}>{run.ok === null ? "no attempt yet" : `${format.percent(run.ok)} succeed`}</a>}>{run.dead > 0 ? <span class="bad-text">{format.count(run.dead)}</span> : "0"}</Stat>
           <Stat label="Per minute" note="items ended">{format.short(run.rate_per_minute)}</Stat>
@@ -126,8 +132,9 @@ function Summary({ run, why }: { run: RunDetail; why: Why | null }) {
 
 /** The period that shows the whole run; of a run that goes on, its last hour at most. */
 export function periodOf(run: Pick<RunDetail, "created_at" | "finished_at" | "state">, now: number): number {
-  const age = (now - Date.parse(run.created_at)) / 60_000;
-  const over = run.state === "finished" || run.state === "cancelled";
+  // The history of a run that has ended ends with it.
+  const over = isOver(run) && run.finished_at !== null;
+  const age = ((over ? Date.parse(run.finished_at!) : now) - Date.parse(run.created_at)) / 60_000;
   const wanted = over ? age : Math.min(age, 60);
   const known = PERIODS.map(([each]) => Number(each));
   return known.find((each) => each >= wanted) ?? known[known.length - 1] ?? 60;
@@ -144,7 +151,7 @@ function Charts({ run, base, why }: { run: RunDetail; base: string; why: Why | n
   const drawn = useMemo(
     () =>
       data && {
-        rate: rateColumns(data),
+        rate: rateColumns(data, Date.parse(run.created_at) / 1000, (run.finished_at ? Date.parse(run.finished_at) : ledgerNow()) / 1000),
         causes: causeColumns(data),
         states: stateColumns(data),
         wait: quantileColumns(data, "wait"),
@@ -162,69 +169,89 @@ function Charts({ run, base, why }: { run: RunDetail; base: string; why: Why | n
       </div>
       <Card>
         {drawn
-          ? <LazyTimeSeries title="What is it waiting for?" answer={why?.bottleneck.text || run.waiting_because || "Nothing waits."} {...drawn.causes} step={drawn.step} kind="stacked" format={format.short} steps={COUNT_STEPS} marks={drawn.marks} sync="run" height={220} empty="Nothing waited in this time." />
+          ? <LazyTimeSeries title="What is it waiting for?" answer={waitingText(data, why)} {...drawn.causes} step={drawn.step} kind="stacked" format={format.short} steps={COUNT_STEPS} marks={drawn.marks} sync="run" height={220} empty="Nothing waited in this time." />
           : <Placeholder height={296} />}
       </Card>
       <div class="grid-2">
         <Card>{drawn ? <LazyTimeSeries title="How many items end per minute?" {...drawn.rate} step={drawn.step} format={format.short} marks={drawn.marks} sync="run" height={180} empty="No item ended in this time." /> : <Placeholder height={236} />}</Card>
         <Card>{drawn ? <LazyTimeSeries title="In which state were the items?" {...drawn.states} step={drawn.step} kind="stacked" format={format.short} steps={COUNT_STEPS} marks={drawn.marks} sync="run" height={180} empty="There were no items in this time." /> : <Placeholder height={236} />}</Card>
-        <Card>{drawn ? <LazyTimeSeries title="How long do items wait for their start?" {...drawn.wait} step={drawn.step} format={format.duration} steps={DURATION_STEPS} marks={drawn.marks} sync="run" height={180} empty="No item started in this time." /> : <Placeholder height={236} />}</Card>
+        <Card>{drawn ? <LazyTimeSeries title="How long do items wait for a worker?" {...drawn.wait} step={drawn.step} format={format.duration} steps={DURATION_STEPS} marks={drawn.marks} sync="run" height={180} empty="No item started in this time." /> : <Placeholder height={236} />}</Card>
         <Card>{drawn ? <LazyTimeSeries title="How long does an attempt take?" {...drawn.work} step={drawn.step} format={format.duration} steps={DURATION_STEPS} marks={drawn.marks} sync="run" height={180} empty="No attempt ended in this time." /> : <Placeholder height={236} />}</Card>
       </div>
     </section>
   );
 }
 
+/** Open items by what they wait for, at the last sample: "host delay 99%, retries 1%". */
+function waitingText(history: History | null, why: Why | null): string {
+  const last = [...(history?.points ?? [])].reverse().find((point) => point.waiting_for != null)?.waiting_for ?? {};
+  const causes = Object.entries(last).filter(([, items]) => items > 0).sort((a, b) => b[1] - a[1]);
+  const all = causes.reduce((sum, [, items]) => sum + items, 0);
+  if (all === 0) return why && why.bottleneck.cause !== "nothing" ? why.text : "Nothing waits.";
+  return causes.slice(0, 3).map(([cause, items], i) => `${i === 0 ? "" : ", "}${cause} ${format.percent(items / all)}`).join("") + (causes.length > 3 ? ", and more" : "");
+}
+
 type StageRow = Counts & { stage: string };
 
+const MOST_PARTITIONS = 600;
+const SHOWN_PARTITIONS = 8;
+
 function Progress({ run, base }: { run: RunDetail; base: string }) {
-  const [cursor] = useQueryValue("pcursor");
-  const [stage, setStage] = useQueryValue("stage");
-  const read = useApi<Page<Partition>>(withQuery(`${base}/partitions`, { stage, cursor, limit: 12 }), { every: 10, keep: true });
+  const listed = usePages<Partition>(`${base}/partitions`, MOST_PARTITIONS, 10);
   const stages: StageRow[] = run.stages.flatMap((name) => {
     const counts = run.stage_counts[name];
     return counts ? [{ ...counts, stage: name }] : [];
   });
-  const partitions = (read.data?.rows ?? []).filter((each) => each.partition !== "");
+  const all = useMemo(() => sumPartitions((listed.rows ?? []).filter((each) => each.partition !== "")), [listed.rows]);
+  const partitions = all.slice(0, SHOWN_PARTITIONS);
   const figures = <Row extends Counts>(items: (row: Row) => Record<string, string>): Column<Row>[] => [
     { key: "bar", head: "Progress", wide: true, cell: (row) => <StateBar counts={row} label="Items by state" /> },
     { key: "share", head: "Ended", end: true, width: "80px", cell: (row) => format.percent(row.total ? row.ended / row.total : 0) },
     { key: "total", head: "Items", end: true, width: "100px", from: 720, cell: (row) => <a href={hrefWith(href("runs", run.run_id, "items"), items(row))}>{format.count(row.total)}</a> },
-    { key: "left", head: "Left", end: true, width: "100px", cell: (row) => format.count(row.remaining) },
-    { key: "dead", head: "Dead", end: true, width: "80px", cell: (row) => <Num value={row.dead} zero="muted" /> },
+    { key: "left", head: "Left", end: true, width: "100px", cell: (row) => <Num value={row.remaining} zero="muted" /> },
+    { key: "dead", head: "Dead", end: true, width: "80px", cell: (row) => (row.dead ? <a href={hrefWith(href("runs", run.run_id, "items"), { ...items(row), state: "dead" })}>{format.count(row.dead)}</a> : <span class="muted">0</span>) },
   ];
   return (
     <div class="stack">
       {stages.length > 0 && (
         <Card title="How far is each stage?" flush>
           <Table label="Stages" rows={stages} rowKey={(row) => row.stage} columns={[
-            { key: "stage", head: "Stage", width: "24%", cell: (row) => <span class="clip strong">{row.stage}</span> },
+            { key: "stage", head: "Stage", width: "20%", cell: (row) => <span class="clip strong">{row.stage}</span> },
             ...figures<StageRow>((row) => ({ stage: row.stage })),
           ]} />
         </Card>
       )}
-      {(partitions.length > 0 || stage !== "" || cursor !== "") && (
+      {partitions.length > 0 && (
         <Card
-          title="How far is each partition?" flush
-          actions={<>
-            <Choice label="Stage" value={stage} options={[["", "All stages"], ...run.stages.map((name) => [name, name] as const)]} onChange={setStage} />
-            <LinkButton small icon="map" href={href("runs", run.run_id, "map")}>Map</LinkButton>
-          </>}
+          title={run.remaining > 0 ? "Which partitions take longest?" : "How far did each partition get?"} flush
+          note={all.length > partitions.length ? `${format.count(partitions.length)} of ${format.count(all.length)}${listed.more ? "+" : ""}, those with most left first` : undefined}
+          actions={<LinkButton small icon="map" href={href("runs", run.run_id, "map")}>Map</LinkButton>}
         >
-          <Table label="Partitions" rows={partitions} rowKey={(row) => `${row.stage} ${row.partition}`} stale={read.stale}
-            empty={<Empty title="This stage has no partitions." />}
+          <Table label="Partitions" rows={partitions} rowKey={(row) => row.partition}
             columns={[
-              { key: "partition", head: "Partition", width: "14%", cell: (row) => <span class="clip strong">{row.partition}</span> },
-              { key: "stage", head: "Stage", width: "14%", from: 1100, cell: (row) => <span class="clip">{row.stage}</span> },
-              ...figures<Partition>((row) => ({ stage: row.stage, partition: row.partition })),
-              { key: "eta", head: "Time left", end: true, width: "150px", from: 720, cell: (row) => <span class="num nowrap">{row.remaining === 0 ? "–" : format.range(row.eta_seconds)}</span> },
+              { key: "partition", head: "Partition", width: "20%", cell: (row) => <span class="clip strong">{row.partition}</span> },
+              ...figures<PartitionSum>((row) => ({ partition: row.partition })),
             ]} />
-          <Pager cursor={read.data?.cursor ?? null} shown={partitions.length} name="pcursor" />
         </Card>
       )}
     </div>
   );
 }
+
+type PartitionSum = Counts & { partition: string };
+
+/** All stages of a partition together; those with most left first, then those with most dead items. */
+export function sumPartitions(rows: readonly Partition[]): PartitionSum[] {
+  const sums = new Map<string, PartitionSum>();
+  for (const row of rows) {
+    const sum = sums.get(row.partition);
+    if (sum === undefined) sums.set(row.partition, { ...row });
+    else for (const name of COUNTED) sum[name] += row[name];
+  }
+  return [...sums.values()].sort((a, b) => b.remaining - a.remaining || b.dead - a.dead || b.total - a.total);
+}
+
+const COUNTED = ["total", "ended", "remaining", "ready", "waiting", "delayed", "leased", "done", "dead", "skipped", "cancelled"] as const;
 
 function Failures({ run, base }: { run: RunDetail; base: string }) {
   const read = useApi<Page<Failure>>(withQuery(`${base}/failures`, { limit: 5 }), { every: 15 });
@@ -235,7 +262,7 @@ function Failures({ run, base }: { run: RunDetail; base: string }) {
         empty={read.data === null && !read.error ? <Placeholder height={160} /> : <Empty title={read.error?.message ?? "No item has died."} icon={read.error ? "warn" : "done"} />}
         columns={[
           { key: "message", head: "Error", cell: (row) => <a class="two-lines" href={hrefWith(href("runs", run.run_id, "items"), { failure: row.failure_id })}><span class="clip">{row.message}</span><span class="small muted clip">{row.outcome} · {row.host || row.stage}</span></a> },
-          { key: "trend", head: "Last hour", width: "140px", from: 720, cell: (row) => <Sparkline values={row.trend} label={`Per minute in the last hour, at most ${Math.max(0, ...row.trend)}`} width={116} color="fill-dead" /> },
+          { key: "trend", head: "Last hour", width: "140px", from: 720, cell: (row) => (row.trend.some((n) => n > 0) ? <Sparkline values={row.trend} label={`Per minute in the last hour, at most ${Math.max(0, ...row.trend)}`} width={116} color="fill-dead" /> : <span class="small muted">none</span>) },
           { key: "items", head: "Items", end: true, width: "84px", cell: (row) => <Num value={row.items} atLeast={row.items_is_at_least} /> },
         ]} />
     </Card>
@@ -286,7 +313,7 @@ function Changes({ events, run }: { events: AuditEvent[]; run: string }) {
           {events.slice(0, MOST_EVENTS).map((event) => (
             <li key={event.event_id}>
               <span class="nowrap strong">{event.action.replace(/[._]+/g, " ")}</span>
-              <span class="grow clip muted small">{event.subject === run ? "" : event.subject} {detailText(event.detail)}</span>
+              <span class="grow clip muted small">{eventSentence(event)}</span>
               <span class="small muted clip">{event.actor}</span>
               <span class="small muted"><Time at={event.at} mode="ago" /></span>
             </li>
@@ -295,14 +322,6 @@ function Changes({ events, run }: { events: AuditEvent[]; run: string }) {
       )}
     </Card>
   );
-}
-
-/** The facts of an event in one line. */
-function detailText(detail: AuditEvent["detail"] | null): string {
-  return Object.entries(detail ?? {})
-    .filter(([, value]) => value !== null && value !== "" && typeof value !== "object")
-    .map(([name, value]) => (name === "text" ? String(value) : `${name} ${String(value)}`))
-    .join(", ");
 }
 
 function About({ run }: { run: RunDetail }) {

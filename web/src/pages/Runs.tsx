@@ -16,7 +16,7 @@ const COLUMNS: Column<Run>[] = [
   { key: "left", head: "Left", end: true, width: "110px", cell: (run) => format.count(run.remaining) },
   { key: "dead", head: "Dead", end: true, width: "90px", cell: (run) => (run.dead ? <a href={href("runs", run.run_id, "failures")}>{format.count(run.dead)}</a> : "0") },
   { key: "records", head: "Records", end: true, width: "110px", from: 1100, cell: (run) => format.count(run.records) },
-  { key: "created", head: "Began", end: true, width: "130px", cell: (run) => <Time at={run.created_at} /> },
+  { key: "created", head: "Began", end: true, width: "150px", cell: (run) => <Time at={run.created_at} /> },
 ];
 
 export default function RunsPage() {

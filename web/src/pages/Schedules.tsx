@@ -3,7 +3,7 @@ import type { Schedule, ScheduleSlot } from "../api/types";
 import { href } from "../router/router";
 import type { Params } from "../routes";
 import {
-  Badge, Card, type Column, CopyCommand, Empty, ErrorNote, format, Icon, type IconName, PageHead, Placeholder, Table, Time,
+  Badge, Card, type Column, CopyCommand, Empty, ErrorNote, format, Icon, type IconName, Note, PageHead, Placeholder, Table, Time,
   type Tone,
 } from "../ui";
 import "./operations.css";
@@ -48,7 +48,10 @@ function ScheduleList() {
     { key: "state", head: "How did the last one end?", cell: (one) => <LastSlot schedule={one} /> },
     { key: "copy", head: <span class="visually-hidden">Command</span>, width: "72px", end: true, from: 720, cell: (one) => <CopyCommand inline command={one.command || format.command("schedule", "now", one.schedule)} /> },
   ];
+  const idle = list.data.rows.length > 0 && list.data.rows.every((one) => !one.seen && one.slots.length === 0);
   return (
+    <>
+    {idle && <Note tone="warn"><p><span class="strong">No scheduler runs, so nothing starts by itself.</span> Start one on a machine that stays up:</p><CopyCommand command="shoal schedule start" /></Note>}
     <Card flush title="When does each scraper start?">
       {list.error && <ErrorNote error={list.error} stale onRetry={list.reload} />}
       <Table
@@ -61,6 +64,7 @@ function ScheduleList() {
         }
       />
     </Card>
+    </>
   );
 }
 
@@ -70,7 +74,7 @@ function SlotStrip({ slots }: { slots: ScheduleSlot[] }) {
     <ul class="slot-strip">
       {slots.slice(0, 10).map((slot) => {
         const look = SLOT_LOOK[slot.state] ?? SLOT_LOOK.skipped!;
-        const said = `${new Date(slot.at).toLocaleString()}: ${slot.state}${slot.manual ? ", asked for by hand" : ""}${slot.why ? `, ${slot.why}` : ""}`;
+        const said = `${new Date(slot.at).toLocaleString(undefined, { hourCycle: "h23" })}: ${slot.state}${slot.manual ? ", asked for by hand" : ""}${slot.why ? `, ${slot.why}` : ""}`;
         const mark = <span class={`slot-mark ${look.tone}`}><Icon name={look.icon} size={12} /><span class="visually-hidden">{said}</span></span>;
         return <li key={slot.slot} data-tip={said}>{slot.run_id ? <a href={href("runs", slot.run_id)}>{mark}</a> : mark}</li>;
       })}

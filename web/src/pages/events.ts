@@ -1,14 +1,46 @@
 // Audit events in words, and the command that does the same again.
 import type { AuditEvent, Json } from "../api/types";
 import { command } from "../ui/format";
+import { paceText } from "./pace";
+
+const RUN_TEXTS: Record<string, string> = {
+  "run.sealed": "no more items come from outside",
+  "run.paused": "no item starts any more",
+  "run.active": "items may start",
+  "run.finished": "every item has ended",
+  "run.cancelled": "open items were cancelled",
+};
 
 /** What was changed: the subject, then the facts of the event. */
 export function eventSentence(event: AuditEvent): string {
+  const own = ownSentence(event, event.detail ?? {});
+  if (own) return own;
   const facts = Object.entries(event.detail ?? {})
     .filter(([name, value]) => value !== null && value !== "" && name !== "command")
     .map(([name, value]) => `${name.replace(/_/g, " ")} ${plain(value)}`);
   const subject = event.subject && event.subject !== event.run_id ? event.subject : "";
   return [subject, facts.join(", ")].filter(Boolean).join(": ") || (event.run_id ? "the run" : "–");
+}
+
+/** The sentence of an event that is written often; empty for others. */
+function ownSentence({ action, subject }: AuditEvent, detail: AuditEvent["detail"]): string {
+  const number = (name: string): number | null => (typeof detail[name] === "number" ? (detail[name] as number) : null);
+  if (action === "run.created") return typeof detail.scraper === "string" ? `a run of ${detail.scraper}` : "";
+  if (action in RUN_TEXTS) return RUN_TEXTS[action]!;
+  if (action === "lane.set") {
+    const low = number("delay_min");
+    const parts = [
+      number("limit") === null ? "" : `${number("limit")} at once`,
+      low === null ? "" : paceText(low, number("delay_max") ?? low) || "no delay",
+      typeof detail.paused === "boolean" ? (detail.paused ? "held" : "released") : "",
+    ].filter(Boolean);
+    return parts.length > 0 ? `${subject}: ${parts.join(", ")}` : "";
+  }
+  if (action === "scaled" && number("from") !== null) {
+    return `${subject}: ${detail.from} → ${detail.to} ${plain(detail.what ?? "workers")}${detail.why ? `, because ${plain(detail.why)}` : ""}`;
+  }
+  if (action === "pool.scaled") return `${subject}: ${plain(detail.to ?? detail.workers ?? "as many as needed")} workers`;
+  return "";
 }
 
 function plain(value: Json): string {

@@ -12,4 +12,4 @@ export { Empty, ErrorNote, Note, Placeholder } from "./notes";
 export { Pager, Table, type Column } from "./Table";
 export { Tabs } from "./Tabs";
 export { toast } from "./Toast";
-export { CopyButton, CopyCommand, Duration, ExternalUrl, JsonText, Num, Since, Time, utc } from "./values";
+export { CopyButton, CopyCommand, Duration, ExternalUrl, JsonText, Num, Sentence, Since, Time, utc } from "./values";

@@ -5,9 +5,11 @@ import { ago, bounded, count, duration, safeUrl } from "./format";
 import { Icon } from "./icons";
 import { toast } from "./Toast";
 
-const local = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
-const clockOnly = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const dayAndClock = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
+// 24 hours everywhere, as in charts and logs.
+const hourCycle = "h23";
+const local = new Intl.DateTimeFormat(undefined, { year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle });
+const clockOnly = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle });
+const dayAndClock = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hourCycle });
 
 /** "2026-11-16 19:33:45 UTC" */
 export function utc(iso: string): string {
@@ -27,6 +29,11 @@ export function Time({ at, mode = "short" }: { at: string | null | undefined; mo
     : dayAndClock.format(date);
   const tip = mode === "full" ? utc(at) : `${local.format(date)} · ${utc(at)}`;
   return <time class="num nowrap" dateTime={at} data-tip={tip}>{text}</time>;
+}
+
+/** A sentence of the server; what stands between backticks is a command. */
+export function Sentence({ text }: { text: string }) {
+  return <>{text.split("`").map((part, i) => (i % 2 === 1 ? <code key={i}>{part}</code> : part))}</>;
 }
 
 /** A number in tabular figures. */

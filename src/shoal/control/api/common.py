@@ -19,11 +19,11 @@ from shoal.control.live import live_clients
 from shoal.control.schemas import ErrorAnswer
 from shoal.errors import UsageError
 from shoal.ledger.protocols import Ledger
-from shoal.model.redaction import redacted_value
 from shoal.model.views import CursorPage
 from shoal.service.actions import ActionReport, Actions
 from shoal.service.commands import Commands
 from shoal.service.overview import SharedReads
+from shoal.service.records import without_secrets
 
 DEFAULT_LIMIT, MAX_LIMIT = 50, 200
 # An action that takes longer is answered with 202 and goes on.
@@ -103,10 +103,7 @@ class Api:
 
     def answer(self, value: Any, *, status: int = 200) -> Response:
         """A value as JSON, without secrets."""
-        # Stored records are raw JSON: they are shown as they are.
-        plain = msgspec.to_builtins(value, str_keys=True, builtin_types=(msgspec.Raw,))
-        plain = redacted_value(plain, self.settings.secrets())
-        return self.json(msgspec.json.encode(plain), status=status)
+        return self.json(msgspec.json.encode(without_secrets(value, self.settings.secrets())), status=status)
 
     def json(self, body: bytes, *, status: int = 200) -> Response:
         """An answer that is encoded already and has no secrets."""

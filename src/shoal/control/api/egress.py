@@ -22,7 +22,7 @@ from shoal.control.schemas import (
 )
 from shoal.model.egress import ExitState
 from shoal.service import records
-from shoal.service.egress import find_pool, list_pools
+from shoal.service.egress import find_pool, list_exit_page, list_pools
 from shoal.service.lookup import find_run
 from shoal.service.overview import pool_records
 
@@ -51,9 +51,9 @@ async def list_exits(
     cursor: Cursor = None,
     limit: Limit = DEFAULT_LIMIT,
 ) -> Response:
-    """The exits of a pool by label, without their hosts and budgets."""
+    """The exits of a pool by label, without their hosts; tokens with their budgets."""
     found = await find_pool(api.ledger, pool)
-    page = await api.ledger.exits.list(pool, state=state, cursor=cursor, limit=limit)
+    page = await list_exit_page(api.ledger, found, state=state, cursor=cursor, limit=limit)
     return api.page(page, records.exit_record, api.commands.list_exits(pool, found.kind, state))
 
 

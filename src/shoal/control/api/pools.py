@@ -87,7 +87,7 @@ async def list_pools(
     return PoolsAnswer(
         rows=[_pool(status) for status in found],
         scrapers=sorted(project_scrapers(part.settings)),
-        command="shoal workers ls",
+        command=part.commands.workers(),
     )
 
 
@@ -100,9 +100,7 @@ async def get_pool(part: PartDep, who: Viewer, pool_id: PoolId) -> PoolAnswer:
 @router.post("", responses=WRITE)
 async def start_pool(part: PartDep, who: Operator, body: StartPoolBody, preview: Preview = False) -> PoolChangeAnswer:
     """Start a pool of a scraper of the project on this machine."""
-    find_target(part.settings, body.scraper)
-    command = f"shoal pool start {body.scraper} --workers {body.workers}"
-    command += f" --run-id {body.run}" if body.run else ""
+    command = part.commands.start_pool(find_target(part.settings, body.scraper), body.workers, run=body.run)
     number = pluralize(body.workers, "worker")
     if preview:
         return PoolChangeAnswer(text=f"To be started: {number} of {body.scraper}.", command=command, preview=True)
@@ -118,7 +116,7 @@ async def scale_pool(
     """Set the number of workers of the pools of its scraper, without a restart."""
     before = await part.pools.get(pool_id)
     part.pools.check_steerable(before)
-    command = f"shoal pool scale {before.pool.scraper} {body.workers}"
+    command = part.commands.scale(before.pool.scraper, body.workers)
     number = pluralize(body.workers, "worker")
     if preview:
         return PoolChangeAnswer(text=f"To be scaled to {number}.", command=command, preview=True, pool=_pool(before))
@@ -133,7 +131,7 @@ async def stop_pool(
     """Stop a pool: running items get `drain` seconds, then they are given back. Answers at once."""
     before = await part.pools.get(pool_id)
     part.pools.check_steerable(before)
-    command = f"shoal workers stop --run {before.pool.run_id}"
+    command = part.commands.stop_workers(before.pool.run_id)
     if preview:
         return PoolChangeAnswer(text="To be stopped.", command=command, preview=True, pool=_pool(before))
     after = await part.pools.stop(pool_id, by=who.actor, drain=drain, wait=1.0)
@@ -154,7 +152,8 @@ async def restart_pool(
     before = await part.pools.get(pool_id)
     part.pools.check_steerable(before)
     workers = (None if body is None else body.workers) or before.pool.wanted or 1
-    command = f"shoal pool start {before.pool.scraper} --workers {workers} --run-id {before.pool.run_id}"
+    target = find_target(part.settings, before.pool.scraper)
+    command = part.commands.start_pool(target, workers, run=before.pool.run_id)
     if preview:
         text = f"To be restarted with {pluralize(workers, 'worker')}."
         return PoolChangeAnswer(text=text, command=command, preview=True, pool=_pool(before))

@@ -29,6 +29,7 @@ from shoal.control.schemas import (
     RunActionAnswer,
     RunDetailRecord,
     RunRecord,
+    WhyRecord,
 )
 from shoal.model.run import RunState
 from shoal.service import inspect, records
@@ -58,6 +59,14 @@ async def read_run(api: ApiDep, run: RunPath) -> Response:
     """Everything about how one run stands."""
     page = await read_run_page(api.shared, run)
     return api.answer({**records.run_page_record(page), "command": api.commands.status(page.run.id)})
+
+
+@router.get("/runs/{run}/why", response_model=WhyRecord, responses=READ)
+async def why(api: ApiDep, run: RunPath) -> Response:
+    """What limits the run and since when, the lane that will end last, and when the run may end."""
+    found = await find_run(api.ledger, run)
+    outlook = await api.shared.run_reader(found.id).outlook(found)
+    return api.answer({**records.outlook_record(outlook), "command": api.commands.why(found.id)})
 
 
 @router.get("/runs/{run}/history", response_model=HistoryRecord, responses=READ)

@@ -23,4 +23,4 @@ async def read_settings(api: ApiDep) -> Response:
 @router.put("/settings/{scope}", response_model=PreviewAnswer | SettingsAnswer, responses=WRITE)
 async def put_settings(acting: ActingDep, scope: NamePath, body: SettingsBody) -> Response:
     """Store the retry options of a scraper (scope `scraper:NAME`): its workers follow with their next heartbeat."""
-    return await acting.act(lambda actions: actions.put_settings(scope, body.value, version=body.version))
+    return await acting.act(lambda actions: actions.put_settings(scope, body.value.model_dump(), version=body.version))

@@ -21,18 +21,20 @@ export function StateBar({ counts, label, run, legend = false, height = 8 }: { c
 }
 
 /** The honest ETA: a range, or why there is none. */
-export function etaText(run: Pick<RunStatus, "state" | "eta_seconds" | "growing" | "remaining">): { text: string; note: string } {
+export function etaText(run: Pick<RunStatus, "state" | "eta_seconds" | "growing" | "remaining" | "critical_lane">): { text: string; note: string } {
   if (run.state === "finished") return { text: "–", note: "finished" };
   if (run.state === "cancelled") return { text: "–", note: "cancelled" };
   if (run.state === "paused") return { text: "–", note: "paused" };
   if (run.growing) return { text: "unknown", note: "frontier still growing" };
-  if (run.eta_seconds) return { text: format.range(run.eta_seconds), note: "until the last item ends" };
+  if (run.eta_seconds) return { text: format.range(run.eta_seconds), note: run.critical_lane ? `${run.critical_lane} ends last` : "until the last item ends" };
   if (run.remaining === 0) return { text: "–", note: "nothing is left" };
   return { text: "unknown", note: "no rate yet" };
 }
 
+export const isOver = (run: Pick<RunStatus, "state">): boolean => run.state === "finished" || run.state === "cancelled";
+
 export function runEntries(run: RunStatus, refusal: string | null, present: number): MenuEntry[] {
-  const over = run.state === "finished" || run.state === "cancelled";
+  const over = isOver(run);
   const entries: (MenuEntry | false)[] = [
     run.state === "active"
       ? { text: "Pause", icon: "paused", disabledBecause: refusal, onChoose: () => askRun(run, "pause") }
