@@ -532,7 +532,7 @@ class Socket:
         self.task = asyncio.create_task(app(self._scope, self._to_app.get, self.sent.put))
 
     async def next(self) -> Any:
-        return await asyncio.wait_for(self.sent.get(), 20)
+        return await asyncio.wait_for(self.sent.get(), 60)
 
     async def say(self, text: str) -> None:
         await self._to_app.put({"type": "websocket.receive", "text": text})
