@@ -225,7 +225,7 @@ class PartitionRecord(CountsFields):
 
 
 class WorkerProgressRecord(Answer):
-    """What a worker did for the run in the last hour."""
+    """What a worker did for the run in the last 10 minutes."""
 
     worker: WorkerId
     leased: Amount
@@ -268,7 +268,7 @@ class RunDetailRecord(RunStatusRecord):
     why: list[ReasonRecord]
     workers: Annotated[RunWorkers, Field(description="Those that take items of this run.")]
     worker_progress: Annotated[
-        list[WorkerProgressRecord], Field(description="Of the last hour, most done first; 50 at most.")
+        list[WorkerProgressRecord], Field(description="Of the last 10 minutes, most done first; 50 at most.")
     ]
     versions: Annotated[dict[str, int], Field(description="Live workers per version of Shoal.")]
     code_versions: Annotated[dict[str, int], Field(description="Live workers per version of the scraper's code.")]

@@ -181,10 +181,10 @@ _MARK_TEXTS: dict[str, Callable[[AuditEvent], str]] = {
 _SHARED_MARKS = ("lane.set", "lane.blocked", "lane.slowed", "leases.released", "worker.draining")
 
 
-async def explain_progress(ledger: Ledger, run: str) -> RunOutlook:
-    """Return what limits a run, since when, and an honest estimate of its end."""
+async def explain_progress(ledger: Ledger, run: str, *, gates: Sequence[WaitReason] | None = None) -> RunOutlook:
+    """Return what limits a run, since when, and an honest estimate of its end. `gates`: if they were just read."""
     found = await find_run(ledger, run)
-    snapshot = await take_snapshot(ledger, found.id)
+    snapshot = await take_snapshot(ledger, found.id, gates=gates)
     bottleneck = find_bottleneck(snapshot.counts, snapshot.gates)
     reason = next((gate for gate in snapshot.gates if gate.text and gate.text in bottleneck.text), None)
     now = await _ledger_now(ledger)

@@ -22,7 +22,7 @@ from shoal.errors import NotFound
 from shoal.ledger.protocols import Ledger
 from shoal.model.egress import PoolView
 from shoal.model.run import Run, RunState
-from shoal.model.views import AuditEvent, WorkerProgress, sum_counts
+from shoal.model.views import AuditEvent, WaitReason, WorkerProgress, sum_counts
 from shoal.model.worker import WorkerState, WorkerView
 from shoal.notify.watch import list_alerts
 from shoal.observe.egress import pool_text
@@ -34,12 +34,14 @@ from shoal.service.history import RunOutlook, explain_progress, until_last_lane
 from shoal.service.inspect import MAX_EVENTS
 from shoal.service.lookup import MAX_RUNS_READ, find_run, is_collection_member
 from shoal.service.records import Record, alert_record, counts_fields, reason_records, status_record
-from shoal.service.status import WORKER_MINUTES, RunStatus, read_run_conditions
+from shoal.service.status import RunStatus, read_run_conditions
 
 T = TypeVar("T")
 MAX_RUNS_SHOWN = 20
 MAX_ALERTS_SHOWN = 5
 MAX_WORKERS_SHOWN = 500
+# A thousand workers have three thousand rows a minute: an hour of them would take too long for a page.
+WORKER_MINUTES = 10
 MAX_PROGRESS_SHOWN = 50
 MAX_NODES_SHOWN = 200
 # For how many intervals values are kept: what all topics share, lists, what is slow, and runs that have ended.
@@ -117,7 +119,7 @@ class RunReader:
         self._shared = shared
         self._ledger = shared.ledger
         self._run_id = run_id
-        self._gates = GateCache(shared.ledger, run_id)
+        self._gates = GateCache(shared.ledger, run_id, workers=shared.workers.get)
         self._meter: Meter | None = None
         self._slow: Kept[dict[str, Any]] = Kept(self._read_slow, shared.interval * SLOW)
         self._outlook: Kept[RunOutlook] = Kept(self._read_outlook, shared.interval * SLOW)
@@ -147,7 +149,11 @@ class RunReader:
         self._run, ended = run, run.state in ENDED
         partitions = tuple(await self._ledger.reads.partitions(run.id))
         # The kept gates describe the run before its end.
-        gates = await self._ledger.reads.why_run(run.id) if ended else await self._gates.gates()
+        if ended:
+            workers = await self._shared.workers.get()
+            gates: Sequence[WaitReason] = await self._ledger.reads.why_run(run.id, workers=workers)
+        else:
+            gates = await self._gates.gates()
         pools = () if ended else tuple(pool for pool in await self._shared.pools.get() if pool.members)
         snapshot = Snapshot(
             at=await self._shared.now(),
@@ -167,13 +173,16 @@ class RunReader:
         return RunStatus(reading=reading, critical_lane=lane, **await self._slow.get())
 
     async def _read_outlook(self) -> RunOutlook:
-        return await explain_progress(self._ledger, self._run_id)
+        run = self._run
+        gates = None if run is None or run.state in ENDED else await self._gates.gates()
+        return await explain_progress(self._ledger, self._run_id, gates=gates)
 
     async def _read_slow(self) -> dict[str, Any]:
         assert self._run is not None
         run, settings = self._run, self._shared.settings
         sinks = [sink for sink in await read_sinks(self._ledger, settings, run_id=run.id) if sink.gets(run.scraper)]
-        conditions = await read_run_conditions(self._ledger, settings, run)
+        gates = None if run.finished_at is not None else await self._gates.gates()
+        conditions = await read_run_conditions(self._ledger, settings, run, gates)
         return {"sinks": tuple(sinks), "conditions": tuple(conditions)}
 
 
@@ -203,7 +212,7 @@ class RunTopicReader:
 
 
 class RunPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A run's status with its newest events, its present workers, and what workers did in the last hour."""
+    """A run's status with its newest events, its present workers, and what workers did lately."""
 
     run: Run
     status: RunStatus
