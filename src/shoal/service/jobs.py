@@ -742,7 +742,7 @@ def _check_settings(given: Mapping[str, Any]) -> None:
             is_hidden = any(part.startswith(".") for part in path.split(os.sep))
             if is_hidden or "://" in value or os.path.isabs(path):
                 raise UsageError(
-                    f"output_dir is {value!r}; it must be a folder of its own inside the project, such as {DEFAULT_OUTPUT}."
+                    f"output_dir is {value!r}; it must be a folder of its own in the project, such as {DEFAULT_OUTPUT}."
                 )
         else:
             raise UsageError(f"There is no setting {name!r}; there are {', '.join(_STORED)}.")
