@@ -17,6 +17,7 @@ import pytest
 
 from shoal.config import Settings, load_settings
 from shoal.errors import NotAllowed, NotFound, UsageError, WrongState
+from shoal.fleet.autoscale import read_desired_size
 from shoal.fleet.process import machine_identity, process_identity
 from shoal.model.item import ClaimedItem
 from shoal.model.outcome import FinishedAttempt
@@ -355,3 +356,28 @@ async def test_which_scraper_a_job_means_must_be_clear(
     assert make_jobs(settings, either_harness, "shop.py").scraper == "shop"
     with pytest.raises(NotFound):
         await make_jobs(settings, either_harness, "other").status()
+
+
+async def test_of_two_servers_that_start_the_workers_one_does(
+    jobs: Jobs, either_harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one looks again when it is its turn: a pool that was started meanwhile is scaled, not doubled."""
+    harness = either_harness
+    run = await harness.run()
+    acquire = harness.ledger.locks.acquire
+
+    async def acquire_late(*args: object) -> bool:
+        process = process_identity(os.getpid())
+        assert process is not None
+        await harness.ledger.pools.register(pool_here(run.id, os.getpid(), process))
+        return await acquire(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(harness.ledger.locks, "acquire", acquire_late)
+    status = await jobs.start(by="ann", workers=3)
+    assert (status.pool_id, status.pool) == ("p1", "running")
+    assert [pool.id for pool in await harness.ledger.pools.list(ended=True)] == ["p1"]
+    assert await read_desired_size(harness.ledger, "shop") == (await newest_version(harness), 3)
+
+
+async def newest_version(harness: LedgerHarness) -> int:
+    return (await harness.ledger.settings.get("pool:shop") or (0, {}))[0]

@@ -70,7 +70,7 @@ class WorkersBody(Body):
     num_workers: int | None = Field(None, ge=1, le=MAX_WORKERS, strict=True, examples=[3])
 
 
-class SettingsBody(Body):
+class JobSettingsBody(Body):
     """The values to change; the others stay."""
 
     max_workers: int | None = Field(None, ge=1, le=MAX_WORKERS, strict=True)
@@ -454,7 +454,7 @@ async def get_settings(part: PartDep, who: Viewer) -> JobSettingsAnswer:
 
 @router.post("/settings")
 async def post_settings(
-    part: PartDep, who: Operator, body: SettingsBody, preview: Preview = False
+    part: PartDep, who: Operator, body: JobSettingsBody, preview: Preview = False
 ) -> JobSettingsAnswer:
     """Change settings. Workers and retries of new attempts follow at once, `output_dir` with the next restart."""
     given = body.model_dump(exclude_none=True)

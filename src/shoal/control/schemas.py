@@ -1041,7 +1041,7 @@ class ExitTestBody(Body):
     ] = None
 
 
-class RetryOptions(Body):
+class RetryOptionsBody(Body):
     """How often an item is tried again, and when. What is left out, or null, is as configured."""
 
     retries: Annotated[int | None, Field(ge=0, le=999, description="Tries after the first.", examples=[5])] = None
@@ -1057,7 +1057,7 @@ class RetryOptions(Body):
 class SettingsBody(Body):
     """A new version of the retry options of a scraper."""
 
-    value: RetryOptions
+    value: RetryOptionsBody
     version: Annotated[
         int | None,
         Field(ge=0, le=MAX_ITEM, description="Refuse (409) unless this is the newest version; 0: there is none yet."),
