@@ -374,7 +374,7 @@ async def worker_status(part: PartDep, who: Viewer) -> JobStatusAnswer:
 
 @router.get("/jobs/workers/performance")
 async def worker_performance(part: PartDep, who: Viewer) -> PerformanceAnswer:
-    """Rates, success, the expected end, the queue, and each worker with its average runtime in the last hour."""
+    """Rates, success, the expected end, the queue, and each worker with its average runtime in the last 10 minutes."""
     return PerformanceAnswer(**shown(await part.jobs.performance(), part.settings))
 
 

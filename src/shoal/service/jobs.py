@@ -28,6 +28,7 @@ from shoal.model.run import Run, RunState
 from shoal.model.views import Counts, ItemFilter, ItemView
 from shoal.model.worker import WorkerState, WorkerView, new_worker_id
 from shoal.observe.meter import Meter, recent_rate
+from shoal.observe.progress import GateCache
 from shoal.observe.snapshot import live_workers, take_snapshot
 from shoal.service.local_pools import (
     STOP_SECONDS,
@@ -52,7 +53,7 @@ MAX_SHOWN = 200
 MAX_LEASED_READ, LEASED_PAGE = 5_000, 1_000
 MAX_ERROR_CHARS = 4_000
 RECENT_MINUTES = 2
-WORKER_MINUTES = 60
+WORKER_MINUTES = 10
 START_LOCK_SECONDS = 90.0
 RECOVERY_PAUSE_SECONDS = 2.0
 CLEANUP_WAIT_SECONDS = 5.0
@@ -162,7 +163,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerPerformance(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker: what it does, and what it did in the last hour."""
+    """One worker: what it does, and what it did in the last 10 minutes."""
 
     name: str
     status: str
@@ -197,6 +198,14 @@ class Cleanup(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool = True
 
 
+def find_job_scraper(settings: Settings, given: str) -> str:
+    """The name of the project's scraper that a name or a file means. Raises NotFound."""
+    by_target = {os.path.normpath(target): name for name, target in project_scrapers(settings).items()}
+    name = by_target.get(os.path.normpath(given), given)
+    find_target(settings, name)
+    return name
+
+
 class Jobs:
     """The job of a server: one scraper of the project. `ledger` and `pools` as in `LocalPools`.
 
@@ -213,6 +222,7 @@ class Jobs:
         self._name: str | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._steering = asyncio.Lock()
+        self._gates: tuple[str, Ledger, GateCache] | None = None
         self.recovery = StartupRecovery()
 
     @property
@@ -224,13 +234,10 @@ class Jobs:
         """The name of the scraper. Raises WrongState when it is not clear which one is meant."""
         if self._name is not None:
             return self._name
-        known = project_scrapers(self._project)
         if self._given is not None:
-            by_target = {os.path.normpath(target): name for name, target in known.items()}
-            name = by_target.get(os.path.normpath(self._given), self._given)
-            find_target(self._project, name)
-            self._name = name
-            return name
+            self._name = find_job_scraper(self._project, self._given)
+            return self._name
+        known = project_scrapers(self._project)
         if len(known) == 1:
             self._name = next(iter(known))
             return self._name
@@ -556,7 +563,9 @@ class Jobs:
 
     async def _reading(self, run: Run) -> tuple[float | None, tuple[float, float] | None]:
         """Items per minute, and the seconds to the end, from and to."""
-        snapshot = await take_snapshot(self._ledger, run.id)
+        if self._gates is None or self._gates[:2] != (run.id, self._ledger):
+            self._gates = run.id, self._ledger, GateCache(self._ledger, run.id)
+        snapshot = await take_snapshot(self._ledger, run.id, gates=await self._gates[2].gates())
         rate = await recent_rate(self._ledger, snapshot)
         reading = Meter(rate).read(snapshot, time.monotonic())
         return rate, reading.eta
