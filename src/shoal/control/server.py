@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-import h11
 import msgspec
 import uvicorn
 from fastapi import FastAPI
@@ -208,7 +207,7 @@ class HttpConnection(H11Protocol):
         if self.cycle is not before and not self.cycle.response_complete:
             self._end_wait()
 
-    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+    def handle_websocket_upgrade(self, event: Any) -> None:
         self._end_wait()
         super().handle_websocket_upgrade(event)
 

@@ -746,10 +746,16 @@ class Reads(Protocol):
 
     async def why_item(self, run_id: str, item: int) -> list[WaitReason]: ...
 
-    async def why_items(self, run_id: str, items: Sequence[int]) -> dict[int, WaitReason]:
-        """The first reason of each of these items, 200 at most, without its place in the queue."""
+    async def why_items(
+        self, run_id: str, items: Sequence[int], *, workers: Sequence[WorkerView] | None = None
+    ) -> dict[int, WaitReason]:
+        """The first reason of each of these items, 200 at most, without its place in the queue.
 
-    async def why_run(self, run_id: str) -> list[WaitReason]: ...
+        `workers`: the present ones, if the caller has just read them; a thousand take a while.
+        """
+
+    async def why_run(self, run_id: str, *, workers: Sequence[WorkerView] | None = None) -> list[WaitReason]:
+        """What limits a run, the most important reason first. `workers` as for `why_items`."""
 
 
 class Upkeep(Protocol):

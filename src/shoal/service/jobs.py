@@ -28,6 +28,7 @@ from shoal.model.run import Run, RunState
 from shoal.model.views import Counts, ItemFilter, ItemView
 from shoal.model.worker import WorkerState, WorkerView, new_worker_id
 from shoal.observe.meter import Meter, recent_rate
+from shoal.observe.progress import GateCache
 from shoal.observe.snapshot import live_workers, take_snapshot
 from shoal.service.local_pools import (
     STOP_SECONDS,
@@ -52,7 +53,7 @@ MAX_SHOWN = 200
 MAX_LEASED_READ, LEASED_PAGE = 5_000, 1_000
 MAX_ERROR_CHARS = 4_000
 RECENT_MINUTES = 2
-WORKER_MINUTES = 60
+WORKER_MINUTES = 10
 START_LOCK_SECONDS = 90.0
 RECOVERY_PAUSE_SECONDS = 2.0
 CLEANUP_WAIT_SECONDS = 5.0
@@ -162,7 +163,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerPerformance(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker: what it does, and what it did in the last hour."""
+    """One worker: what it does, and what it did in the last 10 minutes."""
 
     name: str
     status: str
@@ -221,6 +222,7 @@ class Jobs:
         self._name: str | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._steering = asyncio.Lock()
+        self._gates: tuple[str, Ledger, GateCache] | None = None
         self.recovery = StartupRecovery()
 
     @property
@@ -359,6 +361,11 @@ class Jobs:
         )
         known = {name: stored[key] for name, key in _STORED.items() if stored.get(key) is not None}
         return msgspec.structs.replace(configured, **known)
+
+    async def preview_settings(self, given: Mapping[str, Any]) -> JobSettings:
+        """The settings as they would be. Raises UsageError."""
+        _check_settings(given)
+        return msgspec.structs.replace(await self.settings(), **given)
 
     async def put_settings(self, given: Mapping[str, Any], *, by: str) -> JobSettings:
         """Store these values; the others stay. A running pool follows: its size at once, retries with new attempts.
@@ -556,7 +563,9 @@ class Jobs:
 
     async def _reading(self, run: Run) -> tuple[float | None, tuple[float, float] | None]:
         """Items per minute, and the seconds to the end, from and to."""
-        snapshot = await take_snapshot(self._ledger, run.id)
+        if self._gates is None or self._gates[:2] != (run.id, self._ledger):
+            self._gates = run.id, self._ledger, GateCache(self._ledger, run.id)
+        snapshot = await take_snapshot(self._ledger, run.id, gates=await self._gates[2].gates())
         rate = await recent_rate(self._ledger, snapshot)
         reading = Meter(rate).read(snapshot, time.monotonic())
         return rate, reading.eta

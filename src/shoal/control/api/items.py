@@ -39,8 +39,8 @@ from shoal.service.lookup import find_run
 
 router = APIRouter(tags=["items"])
 
-# A page must come quickly; one that is not full has a cursor to continue.
-SEARCH_SECONDS = 0.08
+# A page must come quickly; one that is not full has a cursor to continue, and a count may be "at least".
+SEARCH_SECONDS, COUNT_SECONDS = 0.04, 0.02
 
 
 def _filter(body: ItemFilterBody) -> ItemFilter:
@@ -90,9 +90,11 @@ async def list_items(
     """Items that match, in the order they were enqueued, and how many there are, counted up to a limit."""
     found = await find_run(api.ledger, run)
     page = await inspect.list_items(api.ledger, found.id, which, cursor=cursor, limit=limit, seconds=SEARCH_SECONDS)
-    count = await inspect.count_items(api.ledger, found.id, which)
+    count = await inspect.count_items(api.ledger, found.id, which, seconds=COUNT_SECONDS)
     waiting = [item.id for item in page.rows if item.state in OPEN_STATES]
-    reasons = await inspect.explain_items(api.ledger, found.id, waiting) if waiting else {}
+    reasons = {}
+    if waiting:
+        reasons = await inspect.explain_items(api.ledger, found.id, waiting, workers=await api.shared.workers.get())
 
     def record(item: ItemView) -> records.Record:
         reason = reasons.get(item.id)
