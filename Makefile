@@ -9,7 +9,7 @@ PYTEST = $(BIN)/python -m pytest
 PYTEST_ARGS = -n 3 --dist loadgroup
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: .venv/.dev .venv/.web ## create .venv with the pinned requirements and Shoal itself, editable; build the dashboard
 
@@ -26,7 +26,7 @@ lint: setup ## ruff, mypy, import-linter, tsc
 	$(BIN)/lint-imports --no-cache
 	@$(NODE); cd web && npm run --silent check
 
-demo: setup ## run the demo
+demo: setup ## run the demo; it prints the link of the dashboard
 	$(BIN)/shoal demo
 
 bench: .venv/.bench ## measure Shoal against its peers

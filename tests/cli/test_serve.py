@@ -71,6 +71,18 @@ def test_it_serves_until_ctrl_c(project: Project) -> None:
     assert serving.stdout == ""
 
 
+def test_an_impatient_ctrl_c_ends_it_without_a_traceback(project: Project) -> None:
+    serving = project.start("serve", "--port", "0")
+    link = link_of(serving)
+    with httpx.stream("GET", f"{link}api/v1/live", timeout=PATIENCE) as stream:
+        next(stream.iter_lines())
+        serving.tell(signal.SIGINT)
+        serving.wait_until_received(signal.SIGINT)
+        serving.tell(signal.SIGINT)
+        assert serving.wait() == 0
+    assert serving.stderr.endswith("(Ctrl-C stops it)\n" + f"Ledger: {project.ledger}\nStopped.\n"), serving.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
