@@ -237,6 +237,7 @@ def locked(url: str, table: str) -> Iterator[Callable[[], int]]:
         run(connection.close())
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
+        loop.close()
 
 
 def test_a_slow_ledger_collects_no_requests(fragile: Project, site: LocalSite) -> None:

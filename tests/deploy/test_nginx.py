@@ -13,6 +13,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 from websockets.sync.client import connect
+from websockets.typing import Origin
 
 from shoal.control.dashboard import STATIC
 from tests.support import MissingPartError, missing
@@ -128,7 +129,7 @@ def test_live_updates_pass_it(site: Site) -> None:
             sock=connection,
             ssl=site.trust,
             additional_headers=site.authorization,
-            origin=f"https://{NAME}",  # type: ignore[arg-type]
+            origin=Origin(f"https://{NAME}"),
         ) as websocket,
     ):
         websocket.send(json.dumps({"subscribe": ["overview"]}))

@@ -1,4 +1,4 @@
-"""A real nginx on loopback, with a configuration of the test's."""
+"""A real nginx on loopback: with a configuration of the test's, or as a reverse proxy below a sub-path."""
 
 import shutil
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.support.account import Account
 from tests.support.binaries import proxy_program
-from tests.support.server import ServerProcess
+from tests.support.server import ServerProcess, free_port
 
 _CONFIG = """\
 daemon off;
@@ -26,6 +26,23 @@ http {{
   uwsgi_temp_path {folder}/uwsgi;
   scgi_temp_path {folder}/scgi;
   include {folder}/site.conf;
+}}
+"""
+_REVERSE_PROXY = """\
+map $http_upgrade $connection_upgrade {{ default upgrade; '' ''; }}
+server {{
+  listen 127.0.0.1:{port};
+  location / {{ return 404 "not Shoal"; }}
+  location {path}/ {{
+    proxy_pass http://127.0.0.1:{upstream}{rest};
+    proxy_http_version 1.1;
+    proxy_set_header Host $http_host;
+    proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+    proxy_set_header X-Forwarded-Proto $scheme;
+    proxy_set_header Upgrade $http_upgrade;
+    proxy_set_header Connection $connection_upgrade;
+    proxy_read_timeout 60s;
+  }}
 }}
 """
 
@@ -55,6 +72,18 @@ def nginx(site: str, *, port: int, files: Mapping[str, str] | None = None) -> It
     finally:
         process.stop(signal.SIGTERM)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def reverse_proxy(upstream: int, path: str, *, removes_path: bool) -> Iterator[str]:
+    """A proxy before the server at a port, below a sub-path. Yields its address.
+
+    `removes_path`: it passes on what follows the sub-path, instead of the whole path.
+    """
+    port = free_port()
+    site = _REVERSE_PROXY.format(port=port, path=path, upstream=upstream, rest="/" if removes_path else "")
+    with nginx(site, port=port):
+        yield f"http://127.0.0.1:{port}{path}"
 
 
 def _is_listening(port: int) -> bool:

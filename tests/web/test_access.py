@@ -16,8 +16,8 @@ from shoal.model.access import Role
 from shoal.service.access import add_token, remove_token
 from tests.support import MissingPartError, missing
 from tests.support.browser_tab import PATIENCE, Tab, open_tab
+from tests.support.nginx import reverse_proxy
 from tests.support.project import Project
-from tests.support.reverse_proxy import ReverseProxy
 from tests.support.served import ServedProject
 from tests.support.small_ledger import fill
 from tests.web.test_pages import THEMES, WIDTHS
@@ -175,11 +175,10 @@ def proxied(project: Project, request: pytest.FixtureRequest) -> Iterator[tuple[
     with guarding(project, "--root-path", "/ops/shoal", "--trust-proxy", "127.0.0.1") as guarded:
         upstream = urlsplit(guarded.served.url).port or 0
         try:
-            proxy = ReverseProxy(upstream, "/ops/shoal", removes_path=request.param)
+            with reverse_proxy(upstream, "/ops/shoal", removes_path=request.param) as url:
+                yield guarded, url
         except MissingPartError as error:
             missing(str(error))
-        with proxy:
-            yield guarded, proxy.url
 
 
 async def test_below_a_sub_path_behind_nginx(browser: Browser, proxied: tuple[Guarded, str]) -> None:

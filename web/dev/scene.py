@@ -294,7 +294,7 @@ class Scene:
 
     def _host_report(self, n: int, h: int, host: str) -> HostReport:
         """Some hosts block some proxies now, others have done so before."""
-        keeps_out, is_wary = (n * 5 + h * 3) % 9 == 0, (n * 2 + h) % 4 == 0
+        keeps_out, is_wary = (n * 5 + h * 3) % 6 == 0, (n * 2 + h) % 4 == 0
         return HostReport(
             host=host,
             succeeded=0 if keeps_out else self.rng.randrange(2, 9),

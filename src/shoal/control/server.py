@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-import h11
 import msgspec
 import uvicorn
 from fastapi import FastAPI
@@ -32,6 +31,7 @@ from shoal.control.app import build_app
 from shoal.control.live import stop_live_updates
 from shoal.errors import LedgerError, ShoalError, UsageError
 from shoal.model.log import Log
+from shoal.service.jobs import find_job_scraper
 from shoal.wiring import event_loop_factory, open_ledger, sqlite_path
 
 # Requests may end for so long after a signal; WebSockets are closed at once.
@@ -71,6 +71,12 @@ def options_from(settings: Settings) -> ControlOptions:
     return options
 
 
+def check_jobs(settings: Settings, options: ControlOptions) -> None:
+    """Raise NotFound when the project has not the scraper that the paths `/jobs` are for."""
+    if options.jobs is not None:
+        find_job_scraper(settings, options.jobs)
+
+
 async def check_tokens(settings: Settings, options: ControlOptions) -> None:
     """Raise UsageError when nobody could use the server because there is no token.
 
@@ -87,13 +93,15 @@ async def check_tokens(settings: Settings, options: ControlOptions) -> None:
     finally:
         await ledger.close()
     if not has_token:
+        with listen(msgspec.structs.replace(options, port=0)):
+            pass  # an address that this machine does not have needs no token
         why = (
-            f"{options.host} can be reached from other machines"
+            f"Other machines can reach {options.host}"
             if not is_loopback(options.host)
-            else "requests of this machine need a token too (--require-token, --trust-proxy or --root-path)"
+            else "With --require-token, --trust-proxy or --root-path everybody needs a token"
         )
         raise UsageError(
-            f"{why[0].upper()}{why[1:]}, and there is no token.",
+            f"{why}, and there is no token.",
             remedy="Add one with `shoal serve token add NAME --role operator`, or serve on 127.0.0.1 only.",
         )
 
@@ -199,7 +207,7 @@ class HttpConnection(H11Protocol):
         if self.cycle is not before and not self.cycle.response_complete:
             self._end_wait()
 
-    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+    def handle_websocket_upgrade(self, event: Any) -> None:
         self._end_wait()
         super().handle_websocket_upgrade(event)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shoal.errors import InvalidSetting
+from shoal.ledger.history import count_causes
 from shoal.model.history import MAX_HISTORY_POINTS, HistoryPoint, history_step
 from shoal.model.lane import lane_eta
 from shoal.model.run import Run
@@ -82,7 +83,11 @@ async def read_history(ledger: Ledger, run: str, minutes: int = 60) -> History:
     step = history_step(minutes * 60)
     points = await ledger.reads.history(found.id, seconds=minutes * 60, step=step, until=until)
     if points and points[-1].counts is None and found.finished_at is None:
-        points[-1] = msgspec.structs.replace(points[-1], counts=await ledger.reads.stats(found.id))
+        counts = await ledger.reads.stats(found.id)
+        # Of a run that was never sampled, also what it waits for; the next sample is at most a minute ahead.
+        new = all(point.waiting_for is None for point in points)
+        causes = await count_causes(ledger.reads, found.id, counts) if new else None
+        points[-1] = msgspec.structs.replace(points[-1], counts=counts, waiting_for=causes)
     begin = points[0].at if points else until
     return History(
         run=found, step_seconds=step, points=tuple(points), marks=tuple(await _marks(ledger, found, begin, step))

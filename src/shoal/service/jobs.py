@@ -197,6 +197,14 @@ class Cleanup(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool = True
 
 
+def find_job_scraper(settings: Settings, given: str) -> str:
+    """The name of the project's scraper that a name or a file means. Raises NotFound."""
+    by_target = {os.path.normpath(target): name for name, target in project_scrapers(settings).items()}
+    name = by_target.get(os.path.normpath(given), given)
+    find_target(settings, name)
+    return name
+
+
 class Jobs:
     """The job of a server: one scraper of the project. `ledger` and `pools` as in `LocalPools`.
 
@@ -225,13 +233,10 @@ class Jobs:
         """The name of the scraper. Raises WrongState when it is not clear which one is meant."""
         if self._name is not None:
             return self._name
-        known = project_scrapers(self._project)
         if self._given is not None:
-            by_target = {os.path.normpath(target): name for name, target in known.items()}
-            name = by_target.get(os.path.normpath(self._given), self._given)
-            find_target(self._project, name)
-            self._name = name
-            return name
+            self._name = find_job_scraper(self._project, self._given)
+            return self._name
+        known = project_scrapers(self._project)
         if len(known) == 1:
             self._name = next(iter(known))
             return self._name
@@ -355,6 +360,11 @@ class Jobs:
         )
         known = {name: stored[key] for name, key in _STORED.items() if stored.get(key) is not None}
         return msgspec.structs.replace(configured, **known)
+
+    async def preview_settings(self, given: Mapping[str, Any]) -> JobSettings:
+        """The settings as they would be. Raises UsageError."""
+        _check_settings(given)
+        return msgspec.structs.replace(await self.settings(), **given)
 
     async def put_settings(self, given: Mapping[str, Any], *, by: str) -> JobSettings:
         """Store these values; the others stay. A running pool follows: its size at once, retries with new attempts.

@@ -22,15 +22,16 @@ from shoal.errors import NotFound
 from shoal.ledger.protocols import Ledger
 from shoal.model.egress import PoolView
 from shoal.model.run import Run, RunState
-from shoal.model.views import WaitReason, sum_counts
+from shoal.model.views import AuditEvent, WaitReason, WorkerProgress, sum_counts
 from shoal.model.worker import WorkerState, WorkerView
 from shoal.notify.watch import list_alerts
 from shoal.observe.egress import pool_text
 from shoal.observe.meter import Meter, recent_rate
 from shoal.observe.progress import GateCache
 from shoal.observe.sinks import read_sinks
-from shoal.observe.snapshot import ENDED, Snapshot
+from shoal.observe.snapshot import ENDED, Snapshot, VersionSkew, live_workers, version_skew
 from shoal.service.history import RunOutlook, explain_progress, until_last_lane
+from shoal.service.inspect import MAX_EVENTS
 from shoal.service.lookup import MAX_RUNS_READ, find_run, is_collection_member
 from shoal.service.records import Record, alert_record, counts_fields, reason_records, status_record
 from shoal.service.status import RunStatus, read_run_conditions
@@ -39,6 +40,9 @@ T = TypeVar("T")
 MAX_RUNS_SHOWN = 20
 MAX_ALERTS_SHOWN = 5
 MAX_WORKERS_SHOWN = 500
+# A thousand workers have three thousand rows a minute: an hour of them would take too long for a page.
+WORKER_MINUTES = 10
+MAX_PROGRESS_SHOWN = 50
 MAX_NODES_SHOWN = 200
 # For how many intervals values are kept: what all topics share, lists, what is slow, and runs that have ended.
 SHARED, LISTS, SLOW, ENDED_RUN = 0.9, 2.0, 5.0, 10.0
@@ -76,7 +80,7 @@ class SharedReads:
         self.runs: Kept[tuple[Run, ...]] = Kept(self._newest_runs, interval * LISTS)
         self.alerts: Kept[list[Record]] = Kept(self._raised_alerts, interval * SLOW)
         self.size: Kept[int] = Kept(ledger.health.size_bytes, interval * SLOW)
-        self.latency: Kept[float] = Kept(self._measure_latency, interval * LISTS)
+        self._clock: Kept[tuple[float, float]] = Kept(self._read_clock, interval * LISTS)
         self._run_readers: WeakValueDictionary[str, RunReader] = WeakValueDictionary()
 
     def run_reader(self, run_id: str) -> RunReader:
@@ -92,10 +96,20 @@ class SharedReads:
     async def _raised_alerts(self) -> list[Record]:
         return [alert_record(raised) for raised in await list_alerts(self.ledger, limit=MAX_ALERTS_SHOWN)]
 
-    async def _measure_latency(self) -> float:
-        began = time.perf_counter()
-        await self.ledger.lanes.clock()
-        return time.perf_counter() - began
+    async def latency(self) -> float:
+        """The seconds that the ledger took for a short answer."""
+        return (await self._clock.get())[0]
+
+    async def now(self) -> dt.datetime:
+        """The ledger's time, whatever this machine's clock says: read now and then, and counted on in between."""
+        return dt.datetime.fromtimestamp((await self._clock.get())[1] + time.monotonic(), dt.UTC)
+
+    async def _read_clock(self) -> tuple[float, float]:
+        """How long it took, and by how much it is ahead of this process's clock without jumps."""
+        began = time.monotonic()
+        clock = await self.ledger.lanes.clock()
+        ended = time.monotonic()
+        return ended - began, clock - (began + ended) / 2
 
 
 class RunReader:
@@ -143,7 +157,7 @@ class RunReader:
             gates = await self._gates.gates()
         pools = () if ended else tuple(pool for pool in await self._shared.pools.get() if pool.members)
         snapshot = Snapshot(
-            at=dt.datetime.now(dt.UTC),
+            at=await self._shared.now(),
             run=run,
             counts=sum_counts(part.counts for part in partitions),
             partitions=partitions,
@@ -199,6 +213,43 @@ class RunTopicReader:
         }
 
 
+class RunPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A run's status with its newest events, its present workers, and what workers did lately."""
+
+    run: Run
+    status: RunStatus
+    events: tuple[AuditEvent, ...]
+    workers: tuple[WorkerView, ...]
+    progress: tuple[WorkerProgress, ...]
+    skew: VersionSkew
+
+    @property
+    def worker_counts(self) -> dict[str, int]:
+        """Workers that are live, draining and lost, the attempts of this run that they run, and how many are idle."""
+        return run_worker_counts(self.run, self.workers)
+
+    def worker_state(self, worker: str) -> str:
+        """The state of a worker, `dead` without a heartbeat, or `gone` when it is not registered any more."""
+        found = next((view for view in self.workers if view.id == worker), None)
+        return "gone" if found is None else found.state.value if found.alive else "dead"
+
+
+async def read_run_page(shared: SharedReads, run: str) -> RunPage:
+    """Everything about one run; `run` is a name as for `lookup.find_run`."""
+    ledger = shared.ledger
+    found = await find_run(ledger, run)
+    mine = tuple(worker for worker in await shared.workers.get() if worker.scope.includes_run(found.id, found.scraper))
+    progress = await ledger.reads.workers(found.id, minutes=WORKER_MINUTES)
+    return RunPage(
+        run=found,
+        status=await shared.run_reader(found.id).read(found),
+        events=(await ledger.reads.events(run_id=found.id, limit=MAX_EVENTS)).rows,
+        workers=mine,
+        progress=tuple(progress[:MAX_PROGRESS_SHOWN]),
+        skew=version_skew(live_workers(mine, found)),
+    )
+
+
 class OverviewReader:
     """The overview: runs that go on, then the newest ones; workers, egress, alerts and the ledger."""
 
@@ -226,7 +277,7 @@ class OverviewReader:
                 "text": "",
                 "size_bytes": await shared.size.get(),
                 # Rounded, so that it changes only when it says something.
-                "latency_seconds": float(f"{await shared.latency.get():.1g}"),
+                "latency_seconds": float(f"{await shared.latency():.1g}"),
             },
             "empty": not found,
         }
@@ -244,7 +295,7 @@ class FleetReader:
         by_node: dict[str, list[WorkerView]] = {}
         for worker in workers:
             by_node.setdefault(worker.node, []).append(worker)
-        now = dt.datetime.now(dt.UTC)
+        now = await self._shared.now()
         shown = workers[:MAX_WORKERS_SHOWN]
         self._heartbeats = {worker.id: self._heartbeat(worker, now) for worker in shown}
         return {

@@ -24,7 +24,7 @@ RATE_MINUTES = 5
 MAX_RUNS_OF_PAGE = 10
 
 
-class RunningItem(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerItem(msgspec.Struct, frozen=True, kw_only=True):
     """An item that a worker said it was running, and for how many seconds by now."""
 
     run_id: str
@@ -40,7 +40,7 @@ class WorkerDetail(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     status: WorkerStatus
-    items: tuple[RunningItem, ...]
+    items: tuple[WorkerItem, ...]
     trouble: str | None
     per_minute: float | None = None
 
@@ -60,7 +60,7 @@ async def list_worker_page(
     for worker in page.rows:
         report, age = worker.report, worker.report_seconds or 0.0
         items = tuple(
-            RunningItem(run_id=held[item].run_id, item=item, name=held[item].name, seconds=round(seconds + age, 1))
+            WorkerItem(run_id=held[item].run_id, item=item, name=held[item].name, seconds=round(seconds + age, 1))
             for item, seconds in (report.items if report is not None else ())
             if item in held
         )

@@ -290,7 +290,7 @@ export interface ItemDetail extends Item {
   attempts: Attempt[];
   why: Reason[];
   results: Result[];
-  children: number;
+  children: { item_id: number; stage: string; name: string; state: ItemState }[];
   children_is_at_least: boolean;
   command?: string;
 }

@@ -57,12 +57,12 @@ function Events() {
     if (newest > 0 && query.get("cursor") === null) events.reload();
   }, [newest]);
   const columns: Column<AuditEvent>[] = [
-    { key: "at", head: "When", width: "150px", cell: (event) => <Time at={event.at} /> },
-    { key: "actor", head: "Who", width: "190px", cell: (event) => (event.actor ? <button type="button" class="link-button clip" title={`Only ${event.actor}`} onClick={() => setQuery({ actor: event.actor, cursor: null })}>{event.actor}</button> : <span class="muted">–</span>) },
-    { key: "action", head: "What", width: "190px", cell: (event) => <EventBadge action={event.action} /> },
+    { key: "at", head: "When", width: "132px", cell: (event) => <Time at={event.at} /> },
+    { key: "actor", head: "Who", width: "16%", cell: (event) => (event.actor ? <button type="button" class="link-button clip" title={`Only ${event.actor}`} onClick={() => setQuery({ actor: event.actor, cursor: null })}>{event.actor}</button> : <span class="muted">–</span>) },
+    { key: "action", head: "What", width: "168px", cell: (event) => <EventBadge action={event.action} /> },
     { key: "text", head: "Change", cell: (event) => <span class="wrap-anywhere">{eventSentence(event)}</span> },
-    { key: "run", head: "Run", width: "180px", from: 720, cell: (event) => (event.run_id ? <a class="mono clip block" href={href("runs", event.run_id)}>{event.run_id}</a> : <span class="muted">–</span>) },
-    { key: "copy", head: <span class="visually-hidden">Command</span>, width: "72px", end: true, from: 720, cell: (event) => { const command = eventCommand(event); return command ? <CopyCommand inline command={command} /> : null; } },
+    { key: "run", head: "Run", width: "176px", from: 1100, cell: (event) => (event.run_id ? <a class="mono clip block" href={href("runs", event.run_id)}>{event.run_id}</a> : <span class="muted">–</span>) },
+    { key: "copy", head: <span class="visually-hidden">Command</span>, width: "64px", end: true, from: 720, cell: (event) => { const command = eventCommand(event); return command ? <CopyCommand inline command={command} /> : null; } },
   ];
   return (
     <Card flush>

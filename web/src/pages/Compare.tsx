@@ -10,6 +10,14 @@ interface Figure {
   name: string;
   of: (run: RunFigures) => number | null;
   text: (value: number | null) => string;
+  change?: (before: number | null, after: number | null) => string;
+}
+
+/** Shares differ by points, not by a share of a share. */
+function points(before: number | null, after: number | null): string {
+  if (before === null || after === null) return "–";
+  const size = Math.abs(after - before);
+  return size < 0.05 ? "same" : `${after > before ? "+" : "−"}${size.toFixed(1)} points`;
 }
 
 const FIGURES: readonly Figure[] = [
@@ -19,7 +27,7 @@ const FIGURES: readonly Figure[] = [
   { name: "Skipped", of: (run) => run.skipped, text: format.count },
   { name: "Left", of: (run) => run.remaining, text: format.count },
   { name: "Records", of: (run) => run.records, text: format.count },
-  { name: "Succeeded", of: (run) => run.ok_percent, text: (value) => (value === null ? "–" : `${value.toFixed(1)}%`) },
+  { name: "Succeeded", of: (run) => run.ok_percent, text: (value) => (value === null ? "–" : `${value.toFixed(1)}%`), change: points },
   { name: "Items per minute", of: (run) => run.rate_per_minute, text: format.short },
   { name: "Minutes", of: (run) => run.minutes, text: format.short },
 ];
@@ -50,17 +58,17 @@ export default function ComparePage({ params }: { params: Record<string, string>
             <Card flush>
               <Table label="Figures" rows={[...FIGURES]} rowKey={(row) => row.name} stale={read.stale} columns={[
                 { key: "name", head: "Figure", cell: (row) => row.name },
-                { key: "before", head: head(before), end: true, cell: (row) => row.text(row.of(before)) },
-                { key: "after", head: head(after), end: true, cell: (row) => row.text(row.of(after)) },
-                { key: "difference", head: "Change", end: true, width: "110px", cell: (row) => <span class="muted">{format.difference(row.of(before), row.of(after))}</span> },
+                { key: "before", head: head(before), label: "Before", end: true, width: "24%", cell: (row) => row.text(row.of(before)) },
+                { key: "after", head: head(after), label: "After", end: true, width: "24%", cell: (row) => row.text(row.of(after)) },
+                { key: "difference", head: "Change", end: true, width: "110px", cell: (row) => <span class="muted">{row.change ? row.change(row.of(before), row.of(after)) : format.difference(row.of(before), row.of(after))}</span> },
               ]} />
-              <div class="pager small muted"><RunStateBadge state={before.state} /> <Time at={before.created_at} /> <span class="grow" /> <RunStateBadge state={after.state} /> <Time at={after.created_at} /></div>
+              <div class="pager small muted compared"><span class="row">Before: <RunStateBadge state={before.state} /> <Time at={before.created_at} /></span> <span class="row">After: <RunStateBadge state={after.state} /> <Time at={after.created_at} /></span></div>
             </Card>
             <Card title="Why did items die?" flush note={before.deaths_complete && after.deaths_complete ? undefined : "Counted for a part of the dead items."}>
               <Table label="Deaths by kind" rows={deaths} rowKey={(kind) => kind} empty={<p class="pager muted">No item died in either run.</p>} columns={[
                 { key: "kind", head: "Kind", cell: (kind) => <span class="wrap-anywhere">{kind}</span> },
-                { key: "before", head: head(before), end: true, cell: (kind) => format.count(before.deaths[kind] ?? 0) },
-                { key: "after", head: head(after), end: true, cell: (kind) => format.count(after.deaths[kind] ?? 0) },
+                { key: "before", head: head(before), label: "Before", end: true, width: "24%", cell: (kind) => format.count(before.deaths[kind] ?? 0) },
+                { key: "after", head: head(after), label: "After", end: true, width: "24%", cell: (kind) => format.count(after.deaths[kind] ?? 0) },
                 { key: "difference", head: "Change", end: true, width: "110px", cell: (kind) => <span class="muted">{format.difference(before.deaths[kind] ?? 0, after.deaths[kind] ?? 0)}</span> },
               ]} />
             </Card>

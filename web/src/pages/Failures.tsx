@@ -38,10 +38,10 @@ export default function FailuresPage({ params }: { params: Record<string, string
         </span>
       ),
     },
-    { key: "outcome", head: "Outcome", width: "144px", from: 720, cell: (failure) => <Badge tone="bad" icon="dead">{failure.outcome}</Badge> },
-    { key: "trend", head: "Last hour", width: "150px", from: 720, cell: (failure) => (failure.trend.some((n) => n > 0) ? <Sparkline values={failure.trend} label={`Items per minute in the last hour, at most ${Math.max(0, ...failure.trend)}`} width={126} color="fill-dead" /> : <span class="small muted">none</span>) },
+    { key: "outcome", head: "Outcome", width: "128px", from: 720, cell: (failure) => <Badge tone="bad" icon="dead">{failure.outcome}</Badge> },
+    { key: "trend", head: "Last hour", width: "140px", from: 720, cell: (failure) => (failure.trend.some((n) => n > 0) ? <Sparkline values={failure.trend} label={`Items per minute in the last hour, at most ${Math.max(0, ...failure.trend)}`} width={126} color="fill-dead" /> : <span class="small muted">none</span>) },
     {
-      key: "items", head: "Items", end: true, width: "150px",
+      key: "items", head: "Items", end: true, width: "132px",
       cell: (failure) => (
         <span class="row end-row">
           <span class="meter bad-meter from-720" aria-hidden="true"><span style={{ width: `${most ? (failure.items / most) * 100 : 0}%` }} /></span>
@@ -49,8 +49,8 @@ export default function FailuresPage({ params }: { params: Record<string, string
         </span>
       ),
     },
-    { key: "first", head: "First", end: true, width: "104px", from: 1100, cell: (failure) => <Time at={failure.first_at} mode="ago" /> },
-    { key: "last", head: "Last", end: true, width: "104px", cell: (failure) => <Time at={failure.last_at} mode="ago" /> },
+    { key: "first", head: "First", end: true, width: "98px", from: 1100, cell: (failure) => <Time at={failure.first_at} mode="ago" /> },
+    { key: "last", head: "Last", end: true, width: "98px", cell: (failure) => <Time at={failure.last_at} mode="ago" /> },
     {
       key: "actions", head: <span class="visually-hidden">Actions</span>, end: true, width: "132px",
       cell: (failure) => (

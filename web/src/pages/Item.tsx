@@ -5,7 +5,7 @@ import type { Attempt, ItemDetail, PoolView } from "../api/types";
 import { Waterfall } from "../charts";
 import { href, hrefWith } from "../router/router";
 import { useStore } from "../store";
-import { Badge, Button, Card, changes, CopyCommand, Empty, ErrorNote, ExternalUrl, Facts, format, Icon, ItemStateBadge, JsonText, ledgerNow, PageHead, Placeholder, Sentence, Since, Time } from "../ui";
+import { Badge, Button, Card, changes, CopyCommand, Empty, ErrorNote, ExternalUrl, Facts, format, Icon, ItemStateBadge, JsonText, ledgerNow, PageHead, Placeholder, Sentence, Since, Table, Time } from "../ui";
 import { askItem, askReplay, OPEN_STATES, useRefusal } from "./parts/actions";
 import "./pages.css";
 
@@ -65,7 +65,7 @@ export default function ItemPage({ params }: { params: Record<string, string> })
                 ["Tries", `${item.tries} of ${item.max_attempts}, ${item.rescues} rescues`],
                 ["Depth", `${item.depth}, priority ${item.priority}`],
                 ["Found by", item.parent === null ? "the start" : <a href={href("runs", item.run_id, "items", item.parent)}>item {item.parent}</a>],
-                ["Led to", item.children ? `${format.bounded(item.children, item.children_is_at_least)} ${item.children === 1 ? "item" : "items"}` : open ? "nothing yet" : "no items"],
+                ["Led to", item.children.length > 0 ? `${format.bounded(item.children.length, item.children_is_at_least)} ${item.children.length === 1 ? "item" : "items"}` : open ? "nothing yet" : "no items"],
               ]} />
               {item.payload && Object.keys(item.payload).length > 0 && <JsonText value={item.payload} label="Payload" />}
               {item.request && Object.keys(item.request).length > 0 && <details class="more"><summary>Request</summary><JsonText value={item.request} label="Request" /></details>}
@@ -86,6 +86,15 @@ export default function ItemPage({ params }: { params: Record<string, string> })
             )}
           </Card>
         </div>
+        {item.children.length > 0 && (
+          <Card flush title="Which items did it lead to?" note={item.children_is_at_least ? `The first ${format.count(item.children.length)}` : undefined}>
+            <Table label="Items that it led to" rows={item.children} rowKey={(child) => child.item_id} columns={[
+              { key: "name", head: "Item", cell: (child) => <a class="mono clip block" href={href("runs", item.run_id, "items", child.item_id)}>{child.name}</a> },
+              { key: "state", head: "State", width: "140px", cell: (child) => <ItemStateBadge state={child.state} /> },
+              { key: "stage", head: "Stage", width: "20%", cell: (child) => <span class="clip block">{child.stage}</span> },
+            ]} />
+          </Card>
+        )}
       </div>
     </>
   );

@@ -174,19 +174,19 @@ function columns(run: string, select: (lane: string) => void): Column<Lane>[] {
         </button>
       ),
     },
-    { key: "state", head: "State", width: "140px", cell: (lane) => <LaneState lane={lane} /> },
+    { key: "state", head: "State", width: "136px", cell: (lane) => <LaneState lane={lane} /> },
     {
-      key: "policy", head: "Pace", width: "270px",
+      key: "policy", head: "Pace", width: "23%",
       cell: (lane) => (
-        <span class="num nowrap">
-          {policyText(lane.policy)}
+        <span class="num">
+          <span class="nowrap">{policyText(lane.policy)}</span>
           {lane.set_by_operator && <span class="muted" data-tip="An operator set it; the scraper's own settings do not apply."> · by hand</span>}
         </span>
       ),
     },
     { key: "leased", head: "Running", end: true, width: "90px", from: 1100, cell: (lane) => <Num value={lane.leased ?? lane.taken} zero="muted" /> },
     {
-      key: "waiting", head: "Waiting", end: true, width: "100px",
+      key: "waiting", head: "Waiting", end: true, width: "88px",
       cell: (lane) => (
         <a class="num" href={hrefWith(href("runs", run, "items"), { lane: lane.lane, state: "waiting" })}>
           {format.bounded(lane.waiting, lane.waiting_is_at_least)}
@@ -194,7 +194,7 @@ function columns(run: string, select: (lane: string) => void): Column<Lane>[] {
       ),
     },
     { key: "ended", head: "Ended", end: true, width: "100px", from: 1100, cell: (lane) => <Num value={lane.ended} atLeast={lane.ended_is_at_least} zero="muted" /> },
-    { key: "eta", head: "To the end", end: true, width: "170px", cell: (lane) => <span class="num nowrap">{etaText(lane.eta_seconds) || "–"}</span> },
+    { key: "eta", head: "To the end", end: true, width: "160px", cell: (lane) => <span class="num nowrap">{etaText(lane.eta_seconds) || "–"}</span> },
   ];
 }
 

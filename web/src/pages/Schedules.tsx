@@ -43,9 +43,9 @@ function ScheduleList() {
         </span>
       ),
     },
-    { key: "next", head: "Next", width: "190px", cell: (one) => (one.next.length > 0 ? <span class="block"><Time at={one.next[0]} mode="ago" /> <span class="small muted block"><Time at={one.next[0]} /></span></span> : <span class="muted">never</span>) },
-    { key: "last", head: "Last slots, the newest first", width: "300px", cell: (one) => <SlotStrip slots={one.slots} /> },
-    { key: "state", head: "How did the last one end?", cell: (one) => <LastSlot schedule={one} /> },
+    { key: "next", head: "Next", width: "150px", cell: (one) => (one.next.length > 0 ? <span class="block"><Time at={one.next[0]} mode="ago" /> <span class="small muted block"><Time at={one.next[0]} /></span></span> : <span class="muted">never</span>) },
+    { key: "last", head: "Last slots, newest first", width: "26%", cell: (one) => <SlotStrip slots={one.slots} /> },
+    { key: "state", head: "Last slot", cell: (one) => <LastSlot schedule={one} /> },
     { key: "copy", head: <span class="visually-hidden">Command</span>, width: "72px", end: true, from: 720, cell: (one) => <CopyCommand inline command={one.command || format.command("schedule", "now", one.schedule)} /> },
   ];
   const idle = list.data.rows.length > 0 && list.data.rows.every((one) => !one.seen && one.slots.length === 0);

@@ -6,6 +6,8 @@ import { count as formatCount } from "./format";
 export interface Column<Row> {
   key: string;
   head: ComponentChildren;
+  /** The head in words, for narrow screens; needed where `head` is no text. */
+  label?: string;
   cell: (row: Row) => ComponentChildren;
   /** Figures stand at the end, in tabular digits. */
   end?: boolean;
@@ -56,7 +58,7 @@ export function Table<Row>({ label, columns, rows, rowKey, stale, empty, rowClas
                 <td
                   key={column.key}
                   class={`${column.end ? "end" : ""} ${column.wide ? "cell-wide" : ""} ${column.from ? `from-${column.from}` : ""}`}
-                  data-label={typeof column.head === "string" ? column.head : undefined}
+                  data-label={column.label ?? (typeof column.head === "string" ? column.head : undefined)}
                 >
                   {column.cell(row)}
                 </td>

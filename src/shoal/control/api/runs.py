@@ -23,7 +23,7 @@ from shoal.control.schemas import (
     ComparisonRecord,
     DrainAnswer,
     HistoryRecord,
-    Page,
+    PageRecord,
     PartitionRecord,
     PreviewAnswer,
     RunActionAnswer,
@@ -35,12 +35,12 @@ from shoal.model.run import RunState
 from shoal.service import inspect, records
 from shoal.service.history import MAX_HISTORY_MINUTES, MIN_HISTORY_MINUTES, read_history
 from shoal.service.lookup import find_run
-from shoal.service.run_view import read_run_page
+from shoal.service.overview import read_run_page
 
 router = APIRouter(tags=["runs"])
 
 
-@router.get("/runs", response_model=Page[RunRecord], responses=READ)
+@router.get("/runs", response_model=PageRecord[RunRecord], responses=READ)
 async def list_runs(
     api: ApiDep,
     scraper: Annotated[str | None, Query(description="Only of this scraper.", max_length=100)] = None,
@@ -79,7 +79,7 @@ async def history(
     return api.answer(records.history_record(await read_history(api.ledger, run, minutes)))
 
 
-@router.get("/runs/{run}/partitions", response_model=Page[PartitionRecord], responses=READ)
+@router.get("/runs/{run}/partitions", response_model=PageRecord[PartitionRecord], responses=READ)
 async def partitions(
     api: ApiDep, run: RunPath, stage: StageQuery = None, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT
 ) -> Response:
