@@ -155,6 +155,7 @@ def measure_ledger(report: Report, name: str, address: str, filled: FilledLedger
                     for path in each.requests
                     if path not in requests.values()
                 }
+                requests |= {f"GET file {path.rpartition('/')[2]}": path for path in pages[0].files if path != "/"}
             _measure_answers(report, name, server, address, requests, sizes)
             arrived = len(site.arrivals())
             crew.check()
@@ -560,7 +561,7 @@ _WATCH_PAINTS = """(() => {
   };
   requestAnimationFrame(look);
 })()"""
-_PAINTED = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+_PAINTED = "() => performance.getEntriesByName('first-contentful-paint')[0].startTime"
 
 
 def dashboard_pages() -> dict[str, str]:
@@ -595,7 +596,11 @@ def _visit(browser: Browser, url: str, path: str, title: str) -> PageVisit:
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
         page.goto(f"{url}/{path}")
-        page.wait_for_function("window.meaningfulAt", timeout=1_000 * PATIENCE_SECONDS)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while (meaningful := page.evaluate("() => window.meaningfulAt ?? null")) is None:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{title} did not show its data: {page.inner_text('body')[:500]}")
+            page.wait_for_timeout(100)
         page.wait_for_load_state("networkidle")
         paths = list(dict.fromkeys(each.removeprefix(url) for each in asked if each.startswith(url)))
         return PageVisit(
@@ -603,7 +608,7 @@ def _visit(browser: Browser, url: str, path: str, title: str) -> PageVisit:
             requests=tuple(each for each in paths if each.startswith("/api/")),
             files=tuple(each for each in paths if not each.startswith("/api/")),
             painted=page.evaluate(_PAINTED),
-            meaningful=page.evaluate("window.meaningfulAt"),
+            meaningful=meaningful,
         )
     finally:
         context.close()
