@@ -71,6 +71,18 @@ def test_it_serves_until_ctrl_c(project: Project) -> None:
     assert serving.stdout == ""
 
 
+def test_an_impatient_ctrl_c_ends_it_without_a_traceback(project: Project) -> None:
+    serving = project.start("serve", "--port", "0")
+    link = link_of(serving)
+    with httpx.stream("GET", f"{link}api/v1/live", timeout=PATIENCE) as stream:
+        next(stream.iter_lines())
+        serving.tell(signal.SIGINT)
+        serving.wait_until_received(signal.SIGINT)
+        serving.tell(signal.SIGINT)
+        assert serving.wait() == 0
+    assert serving.stderr.endswith("(Ctrl-C stops it)\n" + f"Ledger: {project.ledger}\nStopped.\n"), serving.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
@@ -169,6 +181,44 @@ def test_the_demo_keeps_its_dashboard_up(project: Project) -> None:
     demo.tell(signal.SIGINT)
     assert demo.wait() == 0
     assert "shoal serve" in demo.stderr.partition("Next:")[2]
+
+
+METRICS = re.compile(r"Metrics of this worker: (http://\S+)")
+
+
+@pytest.mark.parametrize("verb", ["run", "worker"])
+def test_a_worker_exports_its_metrics_where_it_says(project: Project, verb: str) -> None:
+    project.write(SLOW_SHOP)
+    project.shoal("enqueue", "shop.py")
+    working = project.start(verb, "shop.py", "--metrics-port", "0")
+    working.wait_until_it_says("Metrics of this worker: ")
+    found = METRICS.search(working.stderr)
+    assert found
+    assert 'shoal_worker_info{scraper="shop"' in httpx.get(found[1], timeout=PATIENCE).text
+    port = str(httpx.URL(found[1]).port)
+    refused = project.shoal("worker", "shop.py", "--metrics-port", port, code=2)
+    assert f"Metrics cannot be exported at 127.0.0.1:{port}: Address already in use. Choose another" in refused.stderr
+    (project.folder / "open").touch()
+    assert working.wait() == 0
+
+
+def test_each_worker_of_a_pool_exports_its_own_metrics(project: Project) -> None:
+    project.write(SLOW_SHOP)
+    pool = project.start("pool", "shop.py", "--workers", "2", "--yes", "--stagger", "0-0", "--metrics-port", "0")
+    logs = [project.folder / "logs" / f"shop_worker_{number}.log" for number in range(2)]
+    deadline = time.monotonic() + PATIENCE
+    while not all(log.exists() and METRICS.search(log.read_text()) for log in logs):
+        assert time.monotonic() < deadline, pool.stderr
+        assert not pool.is_over, pool.stderr
+        time.sleep(0.05)
+    addresses = [found[1] for log in logs if (found := METRICS.search(log.read_text()))]
+    workers = {
+        re.search(r'worker="([^"]+)"', httpx.get(address, timeout=PATIENCE).text)[1]  # type: ignore[index]
+        for address in addresses
+    }
+    assert len(workers) == 2
+    (project.folder / "open").touch()
+    assert pool.wait() == 0
 
 
 @pytest.mark.parametrize("arguments", [("serve",), ("run", "shop.py", "--serve"), ("demo", "--serve")])

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 
 from shoal.config import load_settings
 from shoal.control import live
-from shoal.control.access import COOKIE, LOGIN_LIMITS
+from shoal.control.access import COOKIE
 from shoal.ledger.protocols import Ledger
 from shoal.model.run import Run
 from shoal.model.worker import Scope, WorkerSpec
@@ -102,7 +102,7 @@ async def test_the_wall_clock_of_the_server_decides_nothing(app: FastAPI, wall_c
             wall_clock.shift = shift
             clock = (await ledger.health.check()).clock
             assert (await browser.get("/api/v1/me")).json()["name"] == "ops", "the session goes on"
-            assert await log_in(guesser, "shoal_wrong") == 429, f"{LOGIN_LIMITS} hold"
+            assert await log_in(guesser, "shoal_wrong") == 429, "the limit of log-ins holds"
             await ledger.intake.enqueue(run.id, [f"http://shop.example/{number}"])
             frame = await frame_with_total(watcher, f"run:{run.id}", 5 + number)
             assert frame["snapshot"] is False

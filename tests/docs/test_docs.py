@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-import typer
 
 import shoal
 import shoal.testing
 from shoal import Fleet, Follow, Http, Item, Page, Request, RunReport, Scraper, Stage
-from shoal.cli.main import app
 from shoal.config.settings import (
     ENV_PREFIX,
     NAMES,
@@ -33,6 +30,7 @@ from shoal.errors import EXIT_INTERRUPTED, EXIT_TIMED_OUT, AttemptEnded, ShoalEr
 from shoal.ledger.postgres.schema import migrations
 from shoal.model.item import ItemState
 from shoal.model.outcome import OutcomeClass
+from tests.support.commands import commands
 from tests.support.doc_reader import Reader, blocks_of, shop_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,6 +92,14 @@ def test_links_lead_somewhere(page: str) -> None:
         assert linked.exists(), f"{page}: {target} does not exist"
         if anchor:
             assert anchor in anchors(linked), f"{page}: {target}#{anchor} does not exist"
+
+
+def test_files_that_the_architecture_names_exist() -> None:
+    source = ROOT / "src/shoal"
+    folders = (ROOT, source, source / "service", source / "ledger", source / "ledger/postgres/functions")
+    named = set(re.findall(r"`([\w./]+\.(?:py|sql|tsx?))`", (ROOT / "ARCHITECTURE.md").read_text()))
+    assert len(named) > 100
+    assert [name for name in sorted(named) if not any((folder / name).is_file() for folder in folders)] == []
 
 
 def anchors(page: Path) -> set[str]:
@@ -251,15 +257,6 @@ def test_every_option_is_documented() -> None:
 def rows_of_command(text: str, name: str) -> str:
     """What the page says about a command: every row that begins with it."""
     return "\n".join(re.findall(rf"^\| `shoal {name}` \|.*$", text, re.MULTILINE))
-
-
-def commands(group: Any = None, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    found: Any = group or typer.main.get_command(app)
-    for name, command in found.commands.items():
-        if hasattr(command, "commands"):
-            yield from commands(command, f"{prefix}{name} ")
-        else:
-            yield f"{prefix}{name}", command
 
 
 @pytest.mark.parametrize("page", ["commands.md", "reference.md"])

@@ -165,6 +165,15 @@ async def test_what_has_held_a_run_for_long_is_told_from_its_beginning(either_ha
     assert outlook.since == next(point.at for point in points if point.waiting_for is not None)
 
 
+async def test_a_run_that_was_not_sampled_yet_says_what_it_waits_for(either_harness: LedgerHarness) -> None:
+    ledger, run = either_harness.ledger, await either_harness.run()
+    await either_harness.put(run, "a", "b")
+    last = (await read_history(ledger, run.id)).points[-1]
+    assert last.waiting_for == {"a live worker": 2}
+    assert last.counts is not None
+    assert last.counts.remaining == 2
+
+
 async def test_the_status_of_a_run_has_its_latencies(either_harness: LedgerHarness, tmp_path: Path) -> None:
     ledger, run, worker = either_harness.ledger, await either_harness.run(), await either_harness.worker()
     await either_harness.put(run, "a", "b")

@@ -176,7 +176,7 @@ test("a young run fills its charts", () => {
   const quiet = { ready: undefined, done: null } as unknown as Partial<History["points"][number]>;
   const points = Array.from({ length: 60 }, (_, i) => point(i * 60, i < 40 ? quiet : { done: i, ended: { done: 1, dead: 0, skipped: 0, retried: 0, throttled: 0 } }));
   assert.equal(rateColumns({ step_seconds: 60, points, marks: [] }).at[0], 40 * 60);
-  assert.equal(rateColumns({ step_seconds: 60, points: points.slice(0, 42), marks: [] }).at.length, 5);
+  assert.equal(rateColumns({ step_seconds: 60, points: points.slice(0, 42), marks: [] }).at.length, 3);
   const lane = { lane: "a", ordered: true, limit: 1, critical: false, eta_seconds: null, spans: [span(3500, 3520), span(3540, null)] };
   assert.ok(Math.abs(fittedFrom([lane], 0, 3600) - 3498) < 1);
   assert.equal(fittedFrom([{ ...lane, spans: [span(100, 200)] }], 0, 3600), 0);

@@ -70,7 +70,7 @@ class WorkersBody(Body):
     num_workers: int | None = Field(None, ge=1, le=MAX_WORKERS, strict=True, examples=[3])
 
 
-class SettingsBody(Body):
+class JobSettingsBody(Body):
     """The values to change; the others stay."""
 
     max_workers: int | None = Field(None, ge=1, le=MAX_WORKERS, strict=True)
@@ -374,7 +374,7 @@ async def worker_status(part: PartDep, who: Viewer) -> JobStatusAnswer:
 
 @router.get("/jobs/workers/performance")
 async def worker_performance(part: PartDep, who: Viewer) -> PerformanceAnswer:
-    """Rates, success, the expected end, the queue, and each worker with its average runtime in the last hour."""
+    """Rates, success, the expected end, the queue, and each worker with its average runtime in the last 10 minutes."""
     return PerformanceAnswer(**shown(await part.jobs.performance(), part.settings))
 
 
@@ -454,14 +454,13 @@ async def get_settings(part: PartDep, who: Viewer) -> JobSettingsAnswer:
 
 @router.post("/settings")
 async def post_settings(
-    part: PartDep, who: Operator, body: SettingsBody, preview: Preview = False
+    part: PartDep, who: Operator, body: JobSettingsBody, preview: Preview = False
 ) -> JobSettingsAnswer:
     """Change settings. Workers and retries of new attempts follow at once, `output_dir` with the next restart."""
     given = body.model_dump(exclude_none=True)
-    if preview:
-        now = shown(await part.jobs.settings(), part.settings)
-        return JobSettingsAnswer(**{**now, **given})
-    return JobSettingsAnswer(**shown(await part.jobs.put_settings(given, by=who.actor), part.settings))
+    jobs = part.jobs
+    found = await (jobs.preview_settings(given) if preview else jobs.put_settings(given, by=who.actor))
+    return JobSettingsAnswer(**shown(found, part.settings))
 
 
 @router.get("/logs")

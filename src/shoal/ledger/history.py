@@ -137,18 +137,22 @@ class RunSampler(ABC):
         try:
             run = await self._catalog.run(run_id)
             counts = await self._reads.stats(run_id)
-            waiting_for = await self._waiting_for(run_id, counts) if counts.remaining else {}
+            waiting_for = await count_causes(self._reads, run_id, counts)
         except (NotFound, UsageError):  # being removed, or of another version of the code
             return
         await self._put(
             run.no, [getattr(counts, state) for state in _STATES], msgspec.json.encode(waiting_for).decode()
         )
 
-    async def _waiting_for(self, run_id: str, counts: Counts) -> dict[str, int]:
-        reasons = await self._reads.why_run(run_id)
-        lanes: dict[str, int] = {}
-        if counts.waiting:
-            for lane in await self._reads.waiting_lanes(run_id, limit=LANES_SAMPLED):
-                code = lane_code(lane)
-                lanes[code] = lanes.get(code, 0) + lane.waiting
-        return open_items_by_cause(counts, reasons, lanes)
+
+async def count_causes(reads: Reads, run_id: str, counts: Counts) -> dict[str, int]:
+    """The open items of a run by what they wait for."""
+    if not counts.remaining:
+        return {}
+    reasons = await reads.why_run(run_id)
+    lanes: dict[str, int] = {}
+    if counts.waiting:
+        for lane in await reads.waiting_lanes(run_id, limit=LANES_SAMPLED):
+            code = lane_code(lane)
+            lanes[code] = lanes.get(code, 0) + lane.waiting
+    return open_items_by_cause(counts, reasons, lanes)

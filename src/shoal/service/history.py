@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shoal.errors import InvalidSetting
+from shoal.ledger.history import count_causes
 from shoal.model.history import MAX_HISTORY_POINTS, HistoryPoint, history_step
 from shoal.model.lane import lane_eta
 from shoal.model.run import Run
@@ -16,7 +17,7 @@ from shoal.model.views import AuditEvent, Counts, WaitReason
 from shoal.observe.formatting import format_duration, pluralize
 from shoal.observe.meter import GROWING_RATIO, MAX_ETA_SECONDS, MIN_ETA_SPREAD, MIN_RATE_SECONDS, Reading
 from shoal.observe.snapshot import Bottleneck, Snapshot, find_bottleneck, take_snapshot
-from shoal.service.lookup import find_run
+from shoal.service.lookup import find_run, ledger_now
 
 if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger
@@ -77,12 +78,16 @@ async def read_history(ledger: Ledger, run: str, minutes: int = 60) -> History:
             remedy="Ask for another time.",
         )
     found = await find_run(ledger, run)
-    now = await _ledger_now(ledger)
+    now = await ledger_now(ledger)
     until = now if found.finished_at is None else min(now, found.finished_at)
     step = history_step(minutes * 60)
     points = await ledger.reads.history(found.id, seconds=minutes * 60, step=step, until=until)
     if points and points[-1].counts is None and found.finished_at is None:
-        points[-1] = msgspec.structs.replace(points[-1], counts=await ledger.reads.stats(found.id))
+        counts = await ledger.reads.stats(found.id)
+        # Of a run that was never sampled, also what it waits for; the next sample is at most a minute ahead.
+        new = all(point.waiting_for is None for point in points)
+        causes = await count_causes(ledger.reads, found.id, counts) if new else None
+        points[-1] = msgspec.structs.replace(points[-1], counts=counts, waiting_for=causes)
     begin = points[0].at if points else until
     return History(
         run=found, step_seconds=step, points=tuple(points), marks=tuple(await _marks(ledger, found, begin, step))
@@ -176,13 +181,14 @@ _MARK_TEXTS: dict[str, Callable[[AuditEvent], str]] = {
 _SHARED_MARKS = ("lane.set", "lane.blocked", "lane.slowed", "leases.released", "worker.draining")
 
 
-async def explain_progress(ledger: Ledger, run: str) -> RunOutlook:
-    """Return what limits a run, since when, and an honest estimate of its end."""
-    found = await find_run(ledger, run)
-    snapshot = await take_snapshot(ledger, found.id)
+async def explain_progress(ledger: Ledger, run: str, *, snapshot: Snapshot | None = None) -> RunOutlook:
+    """Return what limits a run, since when, and an honest estimate of its end. `snapshot`: if just taken."""
+    if snapshot is None:
+        snapshot = await take_snapshot(ledger, (await find_run(ledger, run)).id)
+    found = snapshot.run
     bottleneck = find_bottleneck(snapshot.counts, snapshot.gates)
     reason = next((gate for gate in snapshot.gates if gate.text and gate.text in bottleneck.text), None)
-    now = await _ledger_now(ledger)
+    now = await ledger_now(ledger)
     pace = Pace(snapshot.counts, await ledger.reads.history(found.id, seconds=PACE_SECONDS, step=60, until=now), now)
     since = pace.waiting_since(bottleneck.cause)
     if since is not None and since <= now - dt.timedelta(seconds=PACE_SECONDS - 120):
@@ -269,10 +275,6 @@ class Pace:
                 break
             since = point.at
         return since
-
-
-async def _ledger_now(ledger: Ledger) -> dt.datetime:
-    return dt.datetime.fromtimestamp(await ledger.lanes.clock(), dt.UTC)
 
 
 def _ended(point: HistoryPoint) -> int:

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from shoal.service.history import History, RunOutlook
     from shoal.service.inspect import ItemDetail, ItemPageDetail, RunDetail, RunFigures, RunSummary, WorkerStatus
     from shoal.service.lanes import LaneStatus, LaneTimeline
+    from shoal.service.overview import RunPage
     from shoal.service.replay import ReplaySummary
     from shoal.service.results import CoverageDrift
-    from shoal.service.run_view import RunPage
     from shoal.service.schedule import ScheduleView
     from shoal.service.status import RunStatus, RunStatusDetail
     from shoal.service.workers import WorkerDetail

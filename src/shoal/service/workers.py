@@ -14,6 +14,7 @@ from shoal.errors import NotFound
 from shoal.model.views import CursorPage
 from shoal.observe.meter import MIN_RATE_SECONDS
 from shoal.service.inspect import WorkerStatus
+from shoal.service.lookup import ledger_now
 
 if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger
@@ -23,7 +24,7 @@ RATE_MINUTES = 5
 MAX_RUNS_OF_PAGE = 10
 
 
-class RunningItem(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerItem(msgspec.Struct, frozen=True, kw_only=True):
     """An item that a worker said it was running, and for how many seconds by now."""
 
     run_id: str
@@ -39,7 +40,7 @@ class WorkerDetail(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     status: WorkerStatus
-    items: tuple[RunningItem, ...]
+    items: tuple[WorkerItem, ...]
     trouble: str | None
     per_minute: float | None = None
 
@@ -59,7 +60,7 @@ async def list_worker_page(
     for worker in page.rows:
         report, age = worker.report, worker.report_seconds or 0.0
         items = tuple(
-            RunningItem(run_id=held[item].run_id, item=item, name=held[item].name, seconds=round(seconds + age, 1))
+            WorkerItem(run_id=held[item].run_id, item=item, name=held[item].name, seconds=round(seconds + age, 1))
             for item, seconds in (report.items if report is not None else ())
             if item in held
         )
@@ -86,7 +87,7 @@ async def _rates(ledger: Ledger, workers: Sequence[WorkerView], runs: Iterable[s
             read += 1
     if not read:
         return {}
-    clock = (await ledger.health.check()).clock
+    clock = await ledger_now(ledger)
     # The ledger counts per whole minute, and the current minute is not over.
     covered = (RATE_MINUTES - 1) * 60 + clock.second + clock.microsecond / 1e6
     seconds = {worker.id: min(covered, (clock - worker.started_at).total_seconds()) for worker in workers}

@@ -16,7 +16,7 @@ export function Gauge({ budget, now }: { budget: Budget; now: number }) {
         <span class="gauge-name clip" title={name}>
           {name}
         </span>
-        <span class="gauge-level">{WORDS[level]}</span>
+        <span class="gauge-level">{level === "low" && emptiesBeforeReset(budget) ? "will run out" : WORDS[level]}</span>
       </div>
       <div
         class="gauge-track"

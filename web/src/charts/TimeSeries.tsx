@@ -23,6 +23,7 @@ const AXIS_WIDTH = 56;
 const RIGHT = 20;
 const TOP = 10;
 const FLAG_ROOM = 100;
+const LEAST_AREA = 4;
 // Labels have minutes, so a shorter step would repeat them.
 const TIME_STEPS = [60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
 
@@ -64,21 +65,24 @@ export function TimeSeries(props: TimeSeriesProps) {
     () => (kind === "stacked" ? layers(shown) : shown.map((one) => one.values)),
     [shown, kind],
   );
-  const from = data.at[0] ?? 0;
-  const to = data.at[data.at.length - 1] ?? 0;
+  // Of a young run there is no area to draw yet: its few points are bars.
+  const few = kind === "stacked" && data.at.filter((_, i) => data.series.some((one) => one.values[i] != null)).length < LEAST_AREA;
+  const pad = few ? props.step / 2 : 0;
+  const from = (data.at[0] ?? 0) - pad;
+  const to = (data.at[data.at.length - 1] ?? 0) + pad;
   const last = lastKnown(data.series);
   const empty = last < 0;
   // What the drawing hooks read: they outlive a render.
   const latest = useRef({ data, shown, heights, format, kind });
   latest.current = { data, shown, heights, format, kind };
 
-  const shape = `${kind}|${shown.map((one) => `${one.key}:${one.color}:${one.dash?.join() ?? ""}`).join("|")}`;
+  const shape = `${kind}|${few}|${shown.map((one) => `${one.key}:${one.color}:${one.dash?.join() ?? ""}`).join("|")}`;
   useEffect(() => {
     const element = host.current;
     if (!element || width === 0 || empty) return;
     const colors = resolveColors(element, ["text", "muted", "grid", "surface", ...shown.map((s) => s.color)]);
     const drawn = new uPlot(
-      plotOptions({ width, height, colors, shown, kind, sync: props.sync, steps: props.steps, latest, setCursor }),
+      plotOptions({ width, height, colors, shown, kind, sync: props.sync, steps: props.steps, pad, latest, setCursor }),
       plotData(data.at, heights, kind),
       element,
     );
@@ -244,6 +248,8 @@ interface PlotContext {
   kind: "lines" | "stacked";
   sync: string | undefined;
   steps: number[] | undefined;
+  /** Seconds before the first and after the last point, where points are bars; else 0. */
+  pad: number;
   latest: { current: { data: { at: number[] }; heights: Value[][]; shown: Series[]; format: (value: number) => string } };
   setCursor: (index: number | null) => void;
 }
@@ -270,7 +276,7 @@ function plotOptions(context: PlotContext): uPlot.Options {
       ...(context.sync ? { sync: { key: context.sync, setSeries: false } } : {}),
     },
     scales: {
-      x: { time: true, range: (_, min, max) => [min, max > min ? max : min + 60] },
+      x: { time: true, range: (_, min, max) => (context.pad > 0 ? [min - context.pad, max + context.pad] : [min, max > min ? max : min + 60]) },
       y: { range: () => [0, greatest(latest.current.heights) * 1.06 || 1] },
     },
     axes: [
@@ -303,13 +309,13 @@ function plotOptions(context: PlotContext): uPlot.Options {
       ...ordered.map((one): uPlot.Series => {
         const color = colors[one.color]!;
         return kind === "stacked"
-          ? { label: one.label, stroke: colors["surface"]!, width: 1, fill: color, points: { show: false } }
+          ? { label: one.label, stroke: colors["surface"]!, width: 1, fill: color, points: { show: false }, ...(context.pad > 0 ? { paths: uPlot.paths.bars!({ size: [0.7, 72] }) } : {}) }
           : {
               label: one.label,
               stroke: color,
               width: 1.75,
               ...(one.dash ? { dash: one.dash } : {}),
-              points: { show: true, size: 4, fill: color, filter: (u, series) => lonely(u.data[series] as Value[]) },
+              points: { show: true, size: 6, fill: color, filter: (u, series) => lonely(u.data[series] as Value[]) },
             };
       }),
     ],

@@ -10,7 +10,7 @@ export interface Columns {
 const times = (points: Point[]): number[] => points.map((point) => seconds(point.at) ?? 0);
 
 type Point = History["points"][number];
-const LEAST_POINTS = 5;
+const LEAST_POINTS = 3;
 
 /** Whether anything is known of that time: the run existed, and its counts were kept. */
 function isKnown(point: Point): boolean {
@@ -18,10 +18,10 @@ function isKnown(point: Point): boolean {
   return Object.values(point.ended).some((n) => n > 0) || !("done" in point) || point.done != null;
 }
 
-/** The points since the run began: a chart of a young run is not mostly empty. */
-function knownPoints(history: History): Point[] {
+/** The points since the run began, at least `least` of them: a chart of a young run is not mostly empty. */
+export function knownPoints(history: History, least = LEAST_POINTS): Point[] {
   const first = history.points.findIndex(isKnown);
-  return first <= 0 ? history.points : history.points.slice(Math.max(0, Math.min(first, history.points.length - LEAST_POINTS)));
+  return first <= 0 ? history.points : history.points.slice(Math.max(0, Math.min(first, history.points.length - least)));
 }
 
 /** A step of which less than this has passed gives no rate. */

@@ -103,7 +103,7 @@ function PoolView({ pool }: { pool: PoolView }) {
       {matrix.data && matrix.data.exits.length > 0 && matrix.data.hosts.length > 0 && <MatrixCard matrix={matrix.data} kind={pool.kind} />}
       <Card
         flush
-        title={`How well does each ${ONE[pool.kind] ?? "exit"} of ${pool.pool} work?`}
+        title={pool.kind === "tokens" ? `How much is left of each token of ${pool.pool}?` : `How well does each ${ONE[pool.kind] ?? "exit"} of ${pool.pool} work?`}
         actions={
           <><Choice
             label="State" value={state} onChange={filter}

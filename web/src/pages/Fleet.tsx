@@ -179,7 +179,7 @@ function WorkerTable({ workers, stale, versions }: { workers: Worker[]; stale: b
     { key: "rate", head: "Per minute", end: true, width: "110px", from: 1100, cell: (worker) => <span class="num">{worker.rate_per_minute == null ? "–" : format.short(worker.rate_per_minute)}</span> },
     {
       key: "beat", head: "Heartbeat", end: true, width: "110px",
-      cell: (worker) => <span class={`num ${worker.silent_seconds > worker.lease_seconds / 2 ? "late-text" : ""}`}>{format.duration(worker.silent_seconds)} ago</span>,
+      cell: (worker) => <span class={`num ${worker.silent_seconds > worker.lease_seconds / 2 ? "late-text" : ""}`}>{worker.silent_seconds < 1 ? "now" : `${format.duration(worker.silent_seconds)} ago`}</span>,
     },
     {
       key: "version", head: "Version", width: "130px", from: 1100,

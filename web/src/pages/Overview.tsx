@@ -3,11 +3,12 @@ import { useLive } from "../api/live";
 import type { History, Overview, RunStatus } from "../api/types";
 import { apiPath } from "../api/client";
 import { Sparkline } from "../charts/Sparkline";
+import { knownPoints } from "../charts/history";
 import { StateStrip } from "../charts/StateStrip";
 import { href, hrefWith } from "../router/router";
 import { Badge, Card, CopyCommand, Empty, ErrorNote, format, Icon, Menu, PageHead, Placeholder, RunStateBadge, Sentence, Since, Stat, Stats, Table, Time, type Column } from "../ui";
 import { useRefusal } from "./parts/actions";
-import { etaText, Ratio, runEntries, StateBar } from "./parts/runs";
+import { etaText, isOver, Ratio, runEntries, StateBar } from "./parts/runs";
 import "./pages.css";
 
 // More cards than this are not read at a glance; the others are in the table.
@@ -112,7 +113,8 @@ function RunCard({ run, present }: { run: RunStatus; present: number }) {
   const refusal = useRefusal();
   const history = useApi<History>(`runs/${apiPath(run.run_id)}/history?minutes=60`, { every: 60 });
   const eta = etaText(run);
-  const points = history.data?.points ?? [];
+  const points = history.data ? knownPoints(history.data, 10) : [];
+  const period = (points.length * (history.data?.step_seconds ?? 60)) / 60;
   const ended = points.map((point) => point.ended.done + point.ended.dead + point.ended.skipped);
   return (
     <article class="card run-card" aria-label={`Run ${run.scraper} ${run.run_id}`}>
@@ -142,7 +144,7 @@ function RunCard({ run, present }: { run: RunStatus; present: number }) {
               ? <Sparkline values={ended} label={`Items ended per step in the last hour, at most ${format.count(Math.max(...ended))}`} width={300} height={28} color="series-1" stretch />
               : <div class="spark-empty" />}
           </dd>
-          <dd class="trend-axis muted small"><span>1 h ago</span><span>now</span></dd>
+          <dd class="trend-axis muted small"><span>{period >= 60 ? "1 h" : `${period} min`} {isOver(run) ? "before" : "ago"}</span><span>{isOver(run) ? "its end" : "now"}</span></dd>
         </dl>
         <p class="run-why clip-2" data-tip={run.waiting_because || undefined}>{run.alerts[0] ? <><Icon name="warn" size={12} /> {run.alerts[0].text}</> : <Sentence text={run.waiting_because || "Nothing holds it back."} />}</p>
       </div>
@@ -154,6 +156,7 @@ function FirstSteps() {
   return (
     <>
       <PageHead title="Overview" />
+      <div class="first-card">
       <Card>
         <div class="first-steps stack">
           <div class="stack tight">
@@ -167,6 +170,7 @@ function FirstSteps() {
           </ol>
         </div>
       </Card>
+      </div>
     </>
   );
 }

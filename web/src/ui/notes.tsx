@@ -2,6 +2,7 @@ import type { ComponentChildren } from "preact";
 import { ApiError } from "../api/client";
 import { Button } from "./Button";
 import { Icon, type IconName } from "./icons";
+import { Sentence } from "./values";
 
 /** Nothing is there: what it means, and what to do. */
 export function Empty({ title, children, icon = "info" }: { title: string; children?: ComponentChildren; icon?: IconName }) {
@@ -20,7 +21,7 @@ export function ErrorNote({ error, onRetry, stale }: { error: ApiError; onRetry?
     <div class="note bad" role="alert">
       <Icon name="warn" />
       <div class="grow wrap-anywhere">
-        <p><span class="strong">{error.message}</span>{error.hint && <> {error.hint}</>}</p>
+        <p><span class="strong"><Sentence text={error.message} /></span>{error.hint && <> <Sentence text={error.hint} /></>}</p>
         {stale && <p class="small">Below is what was last known.</p>}
       </div>
       {onRetry && <Button small onClick={onRetry}>Try again</Button>}

@@ -12,7 +12,7 @@ from fastapi.responses import Response, StreamingResponse
 from shoal.control.answers import ApiError
 from shoal.control.api.common import DEFAULT_LIMIT, READ, ApiDep, Cursor, Limit, RunPath, StageQuery, TextQuery
 from shoal.control.app import Control
-from shoal.control.schemas import CoverageRecord, Page, ResultRecord
+from shoal.control.schemas import CoverageRecord, PageRecord, ResultRecord
 from shoal.service import inspect, records
 from shoal.service.lookup import find_run
 from shoal.service.results import coverage_with_drift, export_stream, search_results
@@ -40,7 +40,7 @@ async def _bounded(control: Control, stream: AsyncIterator[bytes]) -> AsyncItera
         control.exports -= 1
 
 
-@router.get("/runs/{run}/results", response_model=Page[ResultRecord], responses=READ)
+@router.get("/runs/{run}/results", response_model=PageRecord[ResultRecord], responses=READ)
 async def list_results(
     api: ApiDep,
     run: RunPath,

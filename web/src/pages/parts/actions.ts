@@ -4,6 +4,7 @@ import type { Failure, Item, ItemFilter, ItemState, Lane, Run } from "../../api/
 import { href, hrefWith } from "../../router/router";
 import { useStore } from "../../store";
 import { ask, format } from "../../ui";
+import { policyText } from "../pace";
 
 export const FEW = 20;
 export const OPEN_STATES: readonly ItemState[] = ["ready", "waiting", "delayed", "leased"];
@@ -56,7 +57,7 @@ export function askPace(run: string, lanes: readonly Pick<Lane, "lane" | "run_id
     confirm: "Change",
     explain: "It holds for all machines at once, and is marked on the charts.",
     fields: [
-      ...(lanes.length > 1 ? [{ name: "lane", label: "Lane", value: first.lane, options: lanes.map((lane) => [lane.lane, lane.lane] as const) }] : []),
+      ...(lanes.length > 1 ? [{ name: "lane", label: "Lane", value: first.lane, options: lanes.map((lane) => [lane.lane, `${lane.lane} (${policyText(lane.policy)})`] as const) }] : []),
       { name: "delay", label: "Pace", value: lanes.length === 1 ? written(first) : "", placeholder: "2/s, 30/min, 0.5, 1-3", hint: "Starts per time, or seconds between two starts. Empty: stays as it is." },
       { name: "limit", label: "At once", type: "number", value: lanes.length === 1 ? String(first.policy.limit) : "", min: 1, hint: "Items that run at the same time. Empty: stays as it is." },
     ],
