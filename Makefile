@@ -47,7 +47,7 @@ bench: .venv/.bench ## measure Shoal against its peers
 # Everything that has a longer version.
 CHAOS = tests/chaos tests/nodes tests/attack tests/ledger/test_machine.py tests/ledger/test_connections_postgres.py \
 	tests/ledger/test_plans_postgres.py tests/ledger/test_plans_sqlite.py tests/feeds/test_url_file.py \
-	tests/worker/test_liveness.py tests/egress/test_tor.py
+	tests/worker/test_liveness.py tests/egress/test_tor.py tests/web/test_pages.py
 
 chaos: setup parts ## kill workers, cut nodes off, crash databases and try random histories for longer than `make test` does
 	SHOAL_CHAOS=long $(PYTEST) $(PYTEST_ARGS) $(CHAOS)

@@ -1,4 +1,4 @@
-"""A real run in a real Chromium: it is watched, paused, scaled and repaired, and its server is killed meanwhile."""
+"""A real run in a real Chromium: it is watched, steered and repaired; its server is killed, its ledger stopped."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 
 from shoal.testing.site import LocalSite
 from tests.support.browser_tab import PATIENCE, Tab, open_tab
-from tests.support.project import Project
+from tests.support.postgres import PostgresServer
+from tests.support.project import Project, migrate
 from tests.support.served import ServedProject
+from tests.support.small_ledger import small_run
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("dashboard live")]
 
@@ -245,3 +248,73 @@ async def test_the_page_survives_a_killed_server(browser: Browser, shop: Shop) -
         await asyncio.to_thread(shop.served.start)
         await expect(tab.page.get_by_text("No egress is in use.")).to_be_visible(timeout=PATIENCE)
         tab.check(*AWAY)
+
+
+async def test_a_change_whose_answer_was_lost_is_made_once(browser: Browser, shop: Shop) -> None:
+    """The server makes it, is killed before it can answer, and gets it again when it is back."""
+    run = await shop.start(1)
+
+    async def lose_answer(route: Route) -> None:
+        if "preview" in route.request.url:
+            await route.continue_()
+            return
+        await route.fetch()
+        await asyncio.to_thread(shop.served.kill)
+        await route.abort()
+
+    async with open_tab(browser, shop.served.url) as tab:
+        await tab.open(f"runs/{run}/items?state=waiting")
+        await tab.page.route("**/items/cancel*", lose_answer)
+        await tab.button("Cancel").click()
+        confirm = tab.dialog.get_by_role("button", name="Cancel").last
+        await expect(confirm).to_be_enabled(timeout=PATIENCE)
+        await confirm.click()
+        await expect(tab.dialog.get_by_role("alert")).to_contain_text("The server does not answer", timeout=PATIENCE)
+        await tab.page.unroute("**/items/cancel*")
+        await asyncio.to_thread(shop.served.start)
+        await confirm.click()
+        await expect(tab.dialog).to_have_count(0, timeout=PATIENCE)
+        events = await asyncio.to_thread(shop.served.get, "/api/v1/events", run=run)
+        made = [event for event in events["rows"] if event["action"] == "items.cancelled"]
+        assert len(made) == 1, made
+        assert (await asyncio.to_thread(shop.served.project.counts, run)).cancelled == made[0]["detail"]["items"] > 0
+        tab.check(*AWAY)
+
+
+@pytest.fixture
+def on_postgres(tmp_path: Path, durable_postgres_url: str) -> Iterator[ServedProject]:
+    """A server whose ledger has a run and is in a database that may be stopped."""
+    migrate(durable_postgres_url)
+    with Project(tmp_path, durable_postgres_url) as project, ServedProject(project) as served:
+        served.ask(small_run)
+        yield served
+
+
+async def test_the_page_says_that_the_ledger_is_away_and_goes_on_when_it_is_back(
+    browser: Browser, on_postgres: ServedProject, durable_postgres: PostgresServer
+) -> None:
+    async with open_tab(browser, on_postgres.url) as tab:
+        await tab.open("runs/latest")
+        await expect(tab.connection).to_have_text("live")
+        await tab.page.evaluate(MARK)
+        await asyncio.to_thread(durable_postgres.stop, "immediate")
+        try:
+            banner = tab.page.get_by_role("alert").filter(has_text="The ledger is away")
+            await expect(banner).to_be_visible(timeout=PATIENCE)
+            await expect(tab.connection).to_contain_text("ledger away")
+            await expect(tab.stat("Left")).to_have_text("4")
+            assert await tab.violations() == []
+            assert [width for width in (1440, 1024, 390) if await tab.overflow(width) > 0] == []
+            await tab.page.set_viewport_size({"width": 1440, "height": 900})
+            await tab.button("Pause").click()
+            await expect(tab.dialog.get_by_role("alert")).to_be_visible(timeout=PATIENCE)
+            await tab.press("Escape")
+        finally:
+            await asyncio.to_thread(durable_postgres.start)
+        await expect(banner).to_have_count(0, timeout=PATIENCE)
+        await expect(tab.connection).to_have_text("live", timeout=PATIENCE)
+        await tab.button("Pause").click()
+        await tab.dialog.get_by_role("button", name="Pause").click()
+        await expect(tab.page.locator(".page-head").get_by_text("paused", exact=True)).to_be_visible(timeout=PATIENCE)
+        assert await tab.page.evaluate("() => window.__loaded_once")
+        tab.check("status of 503")

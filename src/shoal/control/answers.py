@@ -300,7 +300,7 @@ class AnswerMiddleware:
         if not await ledger.locks.acquire(name, holder, KEY_SECONDS):
             await _stored_response(await _known_answer(ledger, name, request))(scope, receive, send)
             return
-        kept = _Kept(send)
+        kept = _Kept()
         renewing = asyncio.create_task(_renew(ledger, name, holder))
         try:
             await self._app(scope, _first(message, receive), kept)
@@ -314,6 +314,9 @@ class AnswerMiddleware:
             await _quietly(ledger.locks.complete(name, holder, kept.value(request)))
         else:
             await _quietly(ledger.locks.release(name, holder))
+        # Last: whoever asks again because the answer was lost, the server with it, gets the same one.
+        for each in kept.messages:
+            await send(each)
 
 
 class _Tagged:
@@ -347,10 +350,10 @@ class _Tagged:
 
 
 class _Kept:
-    """Passes an answer on and keeps it."""
+    """Keeps the answer to a write, which is short."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
         self._type = "application/json"
         self._chunks: list[bytes] = []
         self._size = 0
@@ -365,7 +368,7 @@ class _Kept:
             self._size += len(chunk)
             if self._size <= MAX_KEPT_BYTES:
                 self._chunks.append(chunk)
-        await self._send(message)
+        self.messages.append(message)
 
     def value(self, request: str) -> dict[str, Any]:
         is_whole = self._size <= MAX_KEPT_BYTES
