@@ -85,7 +85,7 @@ def axe_source() -> str:
 class Tab:
     """A page of the dashboard at `url`.
 
-    `requests`: the addresses that it asked for; `sockets`: its live connections, open or not; `problems`: errors,
+    `requests`: the addresses that it asked for; `sockets`: its live connections, open or not; `frames`: what they brought; `problems`: errors,
     dialogs and violations of the policy.
     """
 
@@ -94,6 +94,7 @@ class Tab:
         self.url = url.rstrip("/")
         self.requests: list[str] = []
         self.sockets: list[WebSocket] = []
+        self.frames: list[str] = []
         self.problems: list[str] = []
         page.set_default_timeout(PATIENCE)
         page.on("request", self._on_request)
@@ -109,6 +110,7 @@ class Tab:
     def _on_websocket(self, socket: WebSocket) -> None:
         self.requests.append(socket.url)
         self.sockets.append(socket)
+        socket.on("framereceived", lambda frame: self.frames.append(str(frame)))
 
     def _on_console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
