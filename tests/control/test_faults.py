@@ -420,3 +420,25 @@ def fill_disk(file: Path) -> None:
     with file.open("wb", buffering=0) as ballast, suppress(OSError):
         while True:
             ballast.write(b"x" * 4_096)
+
+
+def test_a_second_stop_from_another_server_lets_running_items_end(fleet: Project) -> None:
+    """A pool takes a second signal for `at once`: only the server that is asked first sends one."""
+    with LocalSite() as slow:
+        for n in range(20):
+            slow.route(f"/p/{n}", "<p>words", delay=6.0)
+        write_shop(fleet, slow, pages=20)
+        with ServedProject(fleet) as one, ServedProject(fleet) as two:
+            one.post("/jobs/workers/start", {"num_workers": 2})
+            one.until(lambda: len(slow.requests), lambda seen: seen >= 2)
+            with ThreadPoolExecutor(1) as threads:
+                first = threads.submit(one.post, "/jobs/workers/stop", drain=40)
+                two.until(
+                    lambda: [row["state"] for row in two.get("/api/v1/pools")["rows"]], lambda s: s != ["running"]
+                )
+                # 409: it has ended meanwhile, on a machine that is very busy.
+                assert ask(two, "/jobs/workers/stop?drain=40", "POST")[0] in (200, 409)
+                assert first.result()["pool"] == "ended"
+            started = len(slow.requests)
+            assert one.get("/jobs/queue/stats")["completed"] == started, "an item was cut short"
+            assert Counter(request.path for request in slow.requests).most_common(1)[0][1] == 1
