@@ -84,11 +84,11 @@ async def fill_ledger(address: str, size: LedgerSize, tell: Callable[[str], obje
 
 
 async def _begin(ledger: Ledger, size: LedgerSize) -> Run:
-    """Some small runs, the workers, the big run with one item in each of its queues."""
+    """Some small runs, one of the same scraper, the workers, the big run with one item in each of its queues."""
     policy = LanePolicy(limit=4)
     stages = (StageSpec("list", lane=policy), StageSpec("page", lane=policy))
-    for n in range(3):
-        small = await ledger.runs.create(RunSpec(scraper=f"small{n}", stages=stages))
+    for n, scraper in enumerate(("small0", "small1", "shop")):
+        small = await ledger.runs.create(RunSpec(scraper=scraper, stages=stages))
         await ledger.intake.enqueue(small.id, [f"https://small{n}.example/{i}" for i in range(100)])
     run = await ledger.runs.create(RunSpec(scraper="shop", stages=stages))
     for stage in run.stages:

@@ -254,6 +254,8 @@ class ControlServer(uvicorn.Server):
         # Streams never end by themselves, and would be waited for.
         stop_live_updates(self.config.app)
         await super().shutdown(sockets)
+        if self.force_exit:
+            await self.lifespan.shutdown()  # uvicorn leaves it out then; the ledger is closed all the same
 
 
 def make_server(app: FastAPI, log: Log) -> ControlServer:

@@ -64,6 +64,7 @@ from shoal.model.views import (
     ItemFilter,
     ItemView,
     LockView,
+    OldestLease,
     PartitionProgress,
     RecentActivity,
     ReplayReport,
@@ -691,6 +692,9 @@ class Reads(Protocol):
         """The attempts that failed last, newest first; with `final` only those after which the item is dead."""
 
     async def stale(self, *, older_than: float = 1800.0, limit: int = 100) -> list[StaleClaim]: ...
+
+    async def oldest_leases(self, run_id: str, *, limit: int = 1000) -> list[OldestLease]:
+        """Of each worker that has items of the run the one that it has had longest, the oldest first."""
 
     async def results(
         self, run_id: str, *, stage: str | None = None, cursor: str | None = None, limit: int = 1000

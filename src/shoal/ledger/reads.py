@@ -43,6 +43,7 @@ from shoal.model.views import (
     ItemCount,
     ItemFilter,
     ItemView,
+    OldestLease,
     PartitionProgress,
     RecentActivity,
     ResultRow,
@@ -237,6 +238,11 @@ class SqlReads:
     async def stale(self, *, older_than: float = 1800.0, limit: int = 100) -> list[StaleClaim]:
         check_limit(limit)
         return [StaleClaim(**dict(row)) for row in await self._db.fetch(self._sql["stale"], older_than, limit)]
+
+    async def oldest_leases(self, run_id: str, *, limit: int = 1000) -> list[OldestLease]:
+        run = await self._catalog.run(run_id)
+        check_limit(limit)
+        return [OldestLease(**dict(row)) for row in await self._db.fetch(self._sql["oldest_leases"], run.no, limit)]
 
     async def results(
         self, run_id: str, *, stage: str | None = None, cursor: str | None = None, limit: int = 1000

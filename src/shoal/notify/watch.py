@@ -193,7 +193,7 @@ async def read_conditions(
 
 async def ledger_now(ledger: Ledger) -> dt.datetime:
     """The current time by the ledger's clock."""
-    return (await ledger.health.check()).clock
+    return dt.datetime.fromtimestamp(await ledger.lanes.clock(), dt.UTC)
 
 
 class RaisedAlert(msgspec.Struct, frozen=True, kw_only=True):

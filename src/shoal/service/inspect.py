@@ -17,7 +17,7 @@ from shoal.ledger.protocols import ALL_ITEMS
 from shoal.model.item import FINAL_STATES, RETRYABLE_STATES
 from shoal.model.run import Run, RunState
 from shoal.model.views import CursorPage
-from shoal.service.lookup import LATEST, find_item, find_run, find_run_id, find_run_of
+from shoal.service.lookup import LATEST, find_item, find_run, find_run_id, find_run_of, ledger_now
 
 if TYPE_CHECKING:
     from shoal.export import Coverage
@@ -348,7 +348,7 @@ async def _figures(ledger: Ledger, run: Run) -> RunFigures:
     from shoal.observe.snapshot import take_snapshot
 
     snapshot = await take_snapshot(ledger, run.id, gates=())
-    clock = (await ledger.health.check()).clock
+    clock = await ledger_now(ledger)
     counts, rate, failures = snapshot.counts, overall_rate(snapshot, clock), await read_failures(ledger, run.id)
     judged = counts.done + counts.dead
     return RunFigures(

@@ -23,9 +23,8 @@ from shoal.config.settings import ENV_PREFIX
 from shoal.errors import LedgerError, NotFound, UsageError, WrongState
 from shoal.fleet.autoscale import set_desired_size
 from shoal.ledger.protocols import Ledger
-from shoal.model.item import ItemState
 from shoal.model.run import Run, RunState
-from shoal.model.views import Counts, ItemFilter, ItemView
+from shoal.model.views import Counts, ItemView
 from shoal.model.worker import WorkerState, WorkerView, new_worker_id
 from shoal.observe.meter import Meter, recent_rate
 from shoal.observe.progress import GateCache
@@ -38,7 +37,7 @@ from shoal.service.local_pools import (
     find_target,
     project_scrapers,
 )
-from shoal.service.lookup import find_item, load_configured
+from shoal.service.lookup import find_item, ledger_now, load_configured
 from shoal.service.stored_settings import change_stored
 from shoal.service.work_logs import LogLine, is_log_of, read_logs
 from shoal.worker.operator_settings import scraper_scope
@@ -50,7 +49,7 @@ UNFINISHED = (RunState.ACTIVE, RunState.PAUSED)
 MAX_ERRORS = 20
 MAX_SHOWN = 200
 # Leases that are read to find out who has what. A pool of ours has 20 at most; others may work on its run too.
-MAX_LEASED_READ, LEASED_PAGE = 5_000, 1_000
+MAX_HELD = 5_000
 MAX_ERROR_CHARS = 4_000
 RECENT_MINUTES = 2
 WORKER_MINUTES = 10
@@ -257,7 +256,7 @@ class Jobs:
         while not self.recovery.done:
             try:
                 found = await self._pools.recover()
-                at = (await self._ledger.health.check()).clock
+                at = await ledger_now(self._ledger)
             except (LedgerError, TimeoutError):
                 await asyncio.sleep(RECOVERY_PAUSE_SECONDS)
                 continue
@@ -336,7 +335,7 @@ class Jobs:
         counts, workers = await self._counts(run), await self._live(run)
         active = await self._active(run, workers)
         return JobFrame(
-            at=(await self._ledger.health.check()).clock,
+            at=await ledger_now(self._ledger),
             status=job_status(run, counts, is_running=bool(workers) or _is_running(pool)),
             run_id=None if run is None else run.id,
             active_workers=len(active),
@@ -524,20 +523,9 @@ class Jobs:
         """S4.12: the workers that have an item, with the one they have had longest."""
         if run is None or not any(worker.leased for worker in workers):
             return {}
-        leased = ItemFilter(states=(ItemState.LEASED,))
-        rows: list[ItemView] = []
-        cursor = None
-        for _ in range(MAX_LEASED_READ // LEASED_PAGE):
-            page = await self._ledger.reads.items(run.id, leased, cursor=cursor, limit=LEASED_PAGE)
-            rows += page.rows
-            cursor = page.cursor
-            if cursor is None:
-                break
-        alive, found = {worker.id for worker in workers}, dict[str, ActiveItem]()
-        for row in sorted(rows, key=lambda row: row.since):
-            if row.worker in alive and row.worker not in found:
-                found[row.worker] = ActiveItem(item=row.url or row.key or str(row.id), started_at=row.since)
-        return found
+        alive = {worker.id for worker in workers}
+        held = await self._ledger.reads.oldest_leases(run.id, limit=MAX_HELD)
+        return {each.worker: ActiveItem(item=each.name, started_at=each.since) for each in held if each.worker in alive}
 
     async def _errors(self, run: Run | None, limit: int, *, final: bool = False) -> list[JobError]:
         return [
@@ -556,7 +544,7 @@ class Jobs:
         if run is None:
             return 0.0
         recent = await self._ledger.reads.recent(run.id, minutes=RECENT_MINUTES)
-        clock = (await self._ledger.health.check()).clock
+        clock = await ledger_now(self._ledger)
         covered = (RECENT_MINUTES - 1) * 60 + clock.second + clock.microsecond / 1e6
         seconds = max(1.0, min(covered, (clock - run.created_at).total_seconds()))
         return round((recent.done + recent.dead + recent.skipped) * 60 / seconds, 2)
@@ -635,7 +623,7 @@ class Jobs:
         }
 
     async def _old_runs(self, days: int) -> list[Run]:
-        before = (await self._ledger.health.check()).clock - dt.timedelta(days=days)
+        before = (await ledger_now(self._ledger)) - dt.timedelta(days=days)
         found: list[Run] = []
         newest = await self._run()
         cursor = None

@@ -12,7 +12,7 @@ import msgspec
 from shoal.errors import InvalidSetting
 from shoal.model.lane import LaneProgress, LaneSpan, lane_eta
 from shoal.model.views import CursorPage
-from shoal.service.lookup import find_run, find_run_id
+from shoal.service.lookup import find_run, find_run_id, ledger_now
 
 if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger
@@ -96,7 +96,7 @@ async def read_lane_timeline(
             more = (await ledger.lanes.progress(run_id=run_id, limit=limit)).rows
             found += [progress for progress in more if progress.lane.key not in names][: limit - len(found)]
     critical = await _critical_lane(ledger, run_id, work, slowest)
-    now = (await ledger.health.check()).clock
+    now = await ledger_now(ledger)
     end = min(now, found_run.finished_at or now)
     # The ledger counts back from now.
     back = min(MAX_BACK_MINUTES, minutes + math.ceil((now - end).total_seconds() / 60))

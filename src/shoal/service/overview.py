@@ -124,6 +124,7 @@ class RunReader:
         self._slow: Kept[dict[str, Any]] = Kept(self._read_slow, shared.interval * SLOW)
         self._outlook: Kept[RunOutlook] = Kept(self._read_outlook, shared.interval * SLOW)
         self._run: Run | None = None
+        self._snapshot: Snapshot | None = None
         self._kept: tuple[float, Run, RunStatus] | None = None
         self._lock = asyncio.Lock()
 
@@ -168,14 +169,15 @@ class RunReader:
         reading = self._meter.read(snapshot, time.monotonic())
         lane = None
         if not ended:
+            self._snapshot = snapshot
             outlook = await self.outlook(run)
+            self._snapshot = None
             lane, reading = outlook.critical_lane, until_last_lane(reading, outlook)
         return RunStatus(reading=reading, critical_lane=lane, **await self._slow.get())
 
     async def _read_outlook(self) -> RunOutlook:
-        run = self._run
-        gates = None if run is None or run.state in ENDED else await self._gates.gates()
-        return await explain_progress(self._ledger, self._run_id, gates=gates)
+        snapshot, self._snapshot = self._snapshot, None  # an older one would be of another time
+        return await explain_progress(self._ledger, self._run_id, snapshot=snapshot)
 
     async def _read_slow(self) -> dict[str, Any]:
         assert self._run is not None

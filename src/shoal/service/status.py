@@ -98,7 +98,7 @@ async def _status(ledger: Ledger, settings: Settings, run: Run) -> RunStatus:
     snapshot = await take_snapshot(ledger, run.id)
     reading, lane = Meter(await recent_rate(ledger, snapshot)).read(snapshot, time.monotonic()), None
     if not snapshot.ended:
-        outlook = await explain_progress(ledger, run.id, gates=snapshot.gates)
+        outlook = await explain_progress(ledger, run.id, snapshot=snapshot)
         lane, reading = outlook.critical_lane, until_last_lane(reading, outlook)
     sinks = [sink for sink in await read_sinks(ledger, settings, run_id=run.id) if sink.gets(run.scraper)]
     conditions = await read_run_conditions(ledger, settings, run, snapshot.gates)

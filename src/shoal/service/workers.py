@@ -14,6 +14,7 @@ from shoal.errors import NotFound
 from shoal.model.views import CursorPage
 from shoal.observe.meter import MIN_RATE_SECONDS
 from shoal.service.inspect import WorkerStatus
+from shoal.service.lookup import ledger_now
 
 if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger
@@ -86,7 +87,7 @@ async def _rates(ledger: Ledger, workers: Sequence[WorkerView], runs: Iterable[s
             read += 1
     if not read:
         return {}
-    clock = (await ledger.health.check()).clock
+    clock = await ledger_now(ledger)
     # The ledger counts per whole minute, and the current minute is not over.
     covered = (RATE_MINUTES - 1) * 60 + clock.second + clock.microsecond / 1e6
     seconds = {worker.id: min(covered, (clock - worker.started_at).total_seconds()) for worker in workers}

@@ -114,6 +114,15 @@ join shoal.item i on i.run = s.run and i.id = s.item
 where s.claimed_at <= shoal.clock() - make_interval(secs => $1)
 order by s.claimed_at limit $2
 
+-- name: oldest_leases
+-- Of each worker the item of the run that it has had longest.
+select w.id as worker, x.item, coalesce(i.url, i.key) as name, x.claimed_at as since
+from (select distinct on (s.worker) s.worker, s.item, s.claimed_at from shoal.lease s where s.run = $1
+      order by s.worker, s.claimed_at, s.item) x
+join shoal.worker w on w.no = x.worker
+cross join lateral (select i.url, i.key from shoal.item i where i.run = $1 and i.id = x.item limit 1) i
+order by x.claimed_at, x.item limit $2
+
 -- name: results
 -- A window of the run's records, and at most $6 of it, of one stage or of all.
 select w.item, w.n, g.name as stage, i.key, i.url, w.record, w.record_key,

@@ -206,6 +206,14 @@ join item i on i.id = s.item
 where s.claimed_at <= clock() - cast(1e6 * ?1 as integer)
 order by s.claimed_at limit ?2
 
+-- name: oldest_leases
+-- Of each worker the item of the run that it has had longest: with min(), SQLite takes the other columns of that row.
+select w.id as worker, x.item, coalesce(i.url, i.key) as name, x.claimed_at as "since [moment]"
+from (select s.worker, s.item, min(s.claimed_at) as claimed_at from lease s where s.run = ?1 group by s.worker) x
+join worker w on w.no = x.worker
+join item i on i.id = x.item
+order by x.claimed_at, x.item limit ?2
+
 -- name: results
 -- A window of the run's records, and at most ?6 of it, of one stage or of all. The window is read from the index, and
 -- only the selected records from the table.
