@@ -9,7 +9,7 @@ PYTEST = $(BIN)/python -m pytest
 PYTEST_ARGS = -n 3 --dist loadgroup
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 setup: .venv/.dev .venv/.web ## create .venv with the pinned requirements and Shoal itself, editable; build the dashboard
 
