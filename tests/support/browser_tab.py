@@ -85,8 +85,8 @@ def axe_source() -> str:
 class Tab:
     """A page of the dashboard at `url`.
 
-    `requests`: the addresses that it asked for; `sockets`: its live connections, open or not; `frames`: what they brought; `problems`: errors,
-    dialogs and violations of the policy.
+    `requests`: the addresses that it asked for; `sockets`: its live connections, open or not; `frames`: what they have
+    brought; `problems`: errors, dialogs and violations of the policy.
     """
 
     def __init__(self, page: Page, url: str) -> None:
