@@ -26,7 +26,7 @@ lint: setup ## ruff, mypy, import-linter, tsc
 	$(BIN)/lint-imports --no-cache
 	@$(NODE); cd web && npm run --silent check
 
-demo: setup ## run the demo
+demo: setup ## run the demo; it prints the link of the dashboard
 	$(BIN)/shoal demo
 
 # Inter and pngquant are used where they can be installed: a server has no font that readers have.
@@ -139,8 +139,11 @@ lock: ## pin the requirements anew (needs uv)
 	$(UV_COMPILE) requirements/bench.in -o requirements/bench.txt
 	@$(NODE); cd web && npm update --package-lock-only --loglevel=error && node dev/strip-lock.mjs
 
+reference: setup ## write the API reference of docs/api.md anew, from the OpenAPI document of the server
+	$(BIN)/python -m shoal.control.openapi docs/api.md
+
 clean: ## remove .venv, caches and build output
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist web/node_modules src/shoal/control/static
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup test quick lint demo screenshots bench chaos parts lock clean
+.PHONY: help setup test quick lint demo screenshots bench chaos parts lock reference clean

@@ -12,6 +12,7 @@ from pathlib import Path
 from bench import (
     browser,
     clients,
+    control,
     drivers,
     egress,
     egress_tokens,
@@ -57,6 +58,7 @@ BENCHMARKS: dict[str, Callable[[Session], Report]] = {
     "crawl": scrape_links.run,
     "footprint": scrape_memory.run,
     "fleet": fleet.run,
+    "control": control.run,
     "killed_jobs": killed_jobs.run,
     "sinks": sinks.run,
     "feeds": feeds.run,

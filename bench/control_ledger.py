@@ -13,7 +13,8 @@ import argparse
 import asyncio
 import sqlite3
 import time
-from collections.abc import Awaitable
+from collections.abc import Callable
+from functools import partial
 
 import asyncpg
 import msgspec
@@ -36,6 +37,9 @@ EXITS, EXIT_HOSTS = 2_000, 60
 EVENTS = 20_000
 BIG_TABLES = ("item", "outcome", "waiting", "minute_count")
 MINUTES = 60
+# The history of the big run: two days by the minute, before that five days by the hour.
+HISTORY_MINUTES, HISTORY_HOURS = 2_880, 120
+BUCKETS = (0, 0, 0, 1, 3, 9, 20, 41, 60, 81, 44, 30, 22, 17, 9, 12, 5, 1, 0, 2)
 ERRORS = (
     "404 Not Found",
     "410 Gone",
@@ -62,13 +66,14 @@ class FilledLedger(msgspec.Struct, frozen=True, kw_only=True):
     size: LedgerSize
 
 
-async def fill_ledger(address: str, size: LedgerSize) -> FilledLedger:
-    """Fill an empty ledger at a PostgreSQL URL or a path."""
+async def fill_ledger(address: str, size: LedgerSize, tell: Callable[[str], object] = str) -> FilledLedger:
+    """Fill an empty ledger at a PostgreSQL URL or a path. `tell` gets a line for each statement."""
     ledger = await open_ledger(address)
     try:
         await ledger.schema.migrate()
         run = await _begin(ledger, size)
-        base = await (_fill_postgres if address.startswith("postgresql://") else _fill_sqlite)(address, run, size)
+        fill = _fill_postgres if address.startswith("postgresql://") else _fill_sqlite
+        base = await fill(address, run, size, tell)
         await _fill_workers(ledger, size)
         await _fill_exits(ledger)
         while (await ledger.upkeep.run_once()).more:
@@ -79,11 +84,11 @@ async def fill_ledger(address: str, size: LedgerSize) -> FilledLedger:
 
 
 async def _begin(ledger: Ledger, size: LedgerSize) -> Run:
-    """Some small runs, the workers, the big run with one item in each of its queues."""
+    """Some small runs, one of the same scraper, the workers, the big run with one item in each of its queues."""
     policy = LanePolicy(limit=4)
     stages = (StageSpec("list", lane=policy), StageSpec("page", lane=policy))
-    for n in range(3):
-        small = await ledger.runs.create(RunSpec(scraper=f"small{n}", stages=stages))
+    for n, scraper in enumerate(("small0", "small1", "shop")):
+        small = await ledger.runs.create(RunSpec(scraper=scraper, stages=stages))
         await ledger.intake.enqueue(small.id, [f"https://small{n}.example/{i}" for i in range(100)])
     run = await ledger.runs.create(RunSpec(scraper="shop", stages=stages))
     for stage in run.stages:
@@ -218,6 +223,11 @@ def _statements(dialect: str, run: int, base: int, lane: int, worker: int, size:
             select {minute}, k.id, {worker} + (n / 3) % 1000, 5, 1, 0, 1, 0, 5, 4.5
             from {numbers(0, 3_000 * MINUTES - 1)} {queue}
             where (n / 3) % 1000 < {size.workers} on conflict do nothing""",
+        *(
+            statement
+            for step, begin, steps in ((60, 0, HISTORY_MINUTES), (3_600, HISTORY_MINUTES // 60, HISTORY_HOURS))
+            for statement in _history(dialect, run, now, step, numbers(begin, begin + steps - 1), total)
+        ),
         f"""insert into shoal.event (at, run, actor, action, subject, detail)
             select {ago("n")}, case when n % 2 = 0 then {run} end, 'operator' || n % 7,
                    case when n % 3 = 0 then 'run.noted' else 'lane.set' end, 'h' || n || '.example', '{{}}'
@@ -246,6 +256,30 @@ def _statements(dialect: str, run: int, base: int, lane: int, worker: int, size:
     return statements
 
 
+def _history(dialect: str, run: int, now: int, step: int, numbers: str, total: int) -> list[str]:
+    """The history of a run in steps, which `numbers` counts backwards from now."""
+    buckets = ", ".join(map(str, BUCKETS))
+    if dialect == "postgres":
+        unit = "minute" if step == 60 else "hour"
+        at = f"date_trunc('{unit}', shoal.clock()) - make_interval(secs => n * {step})"
+        buckets, causes = f"'{{{buckets}}}'", "json_build_object('lane', n % 900, 'workers', 12)"
+    else:
+        at = f"{now - now % (step * 1_000_000)} - n * {step * 1_000_000}"
+        buckets, causes = f"'[{buckets}]'", "json_object('lane', n % 900, 'workers', 12)"
+    return [
+        f"""insert into shoal.run_activity (run, step, at, done, dead, skipped, retried, throttled, results, seconds,
+                                            waits, works)
+            select {run}, {step}, {at}, 300 + n % 70, n % 9, n % 4, n % 7, n % 3, 290 + n % 70, 250.0,
+                   {buckets}, {buckets}
+            from {numbers}""",
+        f"""insert into shoal.run_state (run, step, at, ready, waiting, delayed, leased, done, dead, skipped, cancelled,
+                                         waiting_for)
+            select {run}, {step}, {at}, 900, {total} / 4 + 300 * n, 400, 90, {total} / 2 - 300 * n, 9000, 5000, 0,
+                   {causes}
+            from {numbers}""",
+    ]
+
+
 def _counted(run: int) -> str:
     """The counters of the queues, from the rows."""
     states = ("ready", "waiting", "delayed", "leased", "done", "dead", "skipped", "cancelled")
@@ -264,7 +298,7 @@ def _counted(run: int) -> str:
         where q.queue = c.queue and q.queue in (select k.id from shoal.queue k where k.run = {run})"""
 
 
-async def _fill_postgres(address: str, run: Run, size: LedgerSize) -> int:
+async def _fill_postgres(address: str, run: Run, size: LedgerSize, tell: Callable[[str], object]) -> int:
     connection = await asyncpg.connect(address)
     try:
         # The counters exist once the first items are folded.
@@ -285,14 +319,16 @@ async def _fill_postgres(address: str, run: Run, size: LedgerSize) -> int:
             await connection.execute(f"drop index shoal.{name}")
         statements = _statements("postgres", run.no, base, lane, worker, size, 0)
         for sql in (*statements, *(definition for _, definition in indexes)):
-            await _timed(sql, connection.execute(sql, timeout=3_600))
+            begun = time.monotonic()
+            await connection.execute(sql, timeout=3_600)
+            tell(_line(sql, begun))
         await connection.execute("vacuum analyze", timeout=3_600)
     finally:
         await connection.close()
     return int(base)
 
 
-async def _fill_sqlite(address: str, run: Run, size: LedgerSize) -> int:
+async def _fill_sqlite(address: str, run: Run, size: LedgerSize, tell: Callable[[str], object]) -> int:
     connection = sqlite3.connect(address, isolation_level=None)
     try:
         connection.execute("pragma synchronous = off")
@@ -313,31 +349,25 @@ async def _fill_sqlite(address: str, run: Run, size: LedgerSize) -> int:
         for sql in (*statements, *(definition for _, definition in indexes)):
             begun = time.monotonic()
             connection.execute(sql)
-            _tell(sql, begun)
+            tell(_line(sql, begun))
         connection.execute("analyze")
     finally:
         connection.close()
     return int(base)
 
 
-async def _timed(sql: str, work: Awaitable[object]) -> None:
-    begun = time.monotonic()
-    await work
-    _tell(sql, begun)
-
-
-def _tell(sql: str, begun: float) -> None:
-    print(f"{time.monotonic() - begun:7.1f} s  {' '.join(sql.split())[:70]}", flush=True)
+def _line(sql: str, begun: float) -> str:
+    return f"{time.monotonic() - begun:7.1f} s  {' '.join(sql.split())[:70]}"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.control_ledger", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m bench.control_ledger", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("ledger", help="postgresql://... or a path")
     for name, value in (("items", 5_000_000), ("lanes", 100_000), ("workers", 1_000)):
         parser.add_argument(f"--{name}", type=int, default=value)
     given = parser.parse_args()
     size = LedgerSize(items=given.items, lanes=given.lanes, workers=given.workers)
-    filled = asyncio.run(fill_ledger(given.ledger, size))
+    filled = asyncio.run(fill_ledger(given.ledger, size, partial(print, flush=True)))
     print(f"The run {filled.run.id} has {size.items} items in {size.lanes} lanes.")
 
 

@@ -104,7 +104,7 @@ def _shoal(proxies: str) -> Program:
 
 def _with_token() -> Opened:
     """A pool of one token with a budget that is never spent: everything but the proxy."""
-    toml = '[egress.api]\nkind = "tokens"\nenv = "BENCH_TOKEN"\nheader = "X-Token: {token}"\nbudget = "1000000/s"\n'
+    toml = '[egress.api]\nkind = "tokens"\nenv = "BENCH_TOKEN"\nheader = "X-Token: {token}"\nbudget = "9000000/h"\n'
     program = _with_files(shoal_program(CONCURRENCY, egress="api"), {"shoal.toml": toml})
     return _plain(replace(program, environment={**program.environment, "BENCH_TOKEN": TOKEN}))
 

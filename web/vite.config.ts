@@ -21,7 +21,7 @@ const precompress: Plugin = {
   closeBundle() {
     for (const name of readdirSync(folder).filter((each) => /\.(js|css)$/.test(each))) {
       const content = readFileSync(join(folder, name));
-      if (content.length < 1000) continue;
+      if (content.length < 400) continue;
       writeFileSync(join(folder, `${name}.gz`), gzipSync(content, { level: 9 }));
       writeFileSync(
         join(folder, `${name}.br`),
@@ -41,6 +41,8 @@ export default defineConfig({
     target: "es2022",
     manifest: "manifest.json",
     modulePreload: { polyfill: false },
+    // One small file: a page whose styles could not be loaded while the server was away would stay without them.
+    cssCodeSplit: false,
     reportCompressedSize: false,
     rolldownOptions: { checks: { pluginTimings: false, bundlerTimings: false } },
   },

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from shoal import __version__
-from shoal.cli.main import app, main
+from shoal.cli.main import main
 from shoal.config import Settings
 from shoal.model.egress import ExitSpec
 from shoal.model.item import ItemState
 from shoal.service.records import STATES
 from shoal.wiring import ledger_context
+from tests.support.commands import commands
 from tests.support.live_run import WORKER, Scene, prepare
 from tests.support.site import Site
 
@@ -64,7 +64,7 @@ WRONG = {"run", "id", "item", "runs_id", "results", "key_id", "status_code", "pe
 # A prompt, a script, what ends only on request, what needs a pool or an address, and what takes long (`demo` and
 # `schedule now` write what `run` writes).
 WITHOUT = {"shell", "completion", "schedule start", "alerts watch", "pool scale", "alerts test"}
-WITHOUT |= {"demo", "schedule now", "bench"}
+WITHOUT |= {"demo", "schedule now", "bench", "serve start"}
 # They only say on stderr what they did.
 WITHOUT |= {"results forget", "sinks reset"}
 
@@ -91,6 +91,7 @@ def calls(scene: Scene, folder: Path) -> dict[str, tuple[str, ...]]:
         "lanes set": ("shop.example", "--limit", "3"),
         "lanes pause": ("shop.example",),
         "lanes resume": ("shop.example",),
+        "lanes block": ("shop.example", "--for", "30m"),
         "proxies ls": (),
         "proxies show": ("a1",),
         "proxies test": (),
@@ -116,6 +117,9 @@ def calls(scene: Scene, folder: Path) -> dict[str, tuple[str, ...]]:
         "db check": (),
         "db show": (),
         "db backup": (str(folder / "copy.db"),),
+        "serve token add": ("anna",),
+        "serve token ls": (),
+        "serve token rm": ("anna",),
         "config show": (),
         "doctor": (),
         "schedule ls": (),
@@ -198,15 +202,6 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
         for name, entry in value.items():
             if name not in FREE:
                 yield from _objects(entry)
-
-
-def commands() -> Iterator[tuple[str, Any]]:
-    group: Any = typer.main.get_command(app)
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from ((f"{name} {verb}", inner) for verb, inner in command.commands.items())
-        else:
-            yield name, command
 
 
 def _documented_names() -> set[str]:

@@ -11,11 +11,12 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from fastapi.responses import StreamingResponse
 
 from shoal.control import answers, connection
 from shoal.control.answers import ApiError, Preview
 from shoal.control.app import ControlDep
-from shoal.errors import WrongState
+from shoal.errors import LedgerUnavailable, WrongState
 from shoal.observe.logs import open_logs
 from shoal.service.access import remove_token
 from tests.support.control import REMOTE, bearer, client_of, running_app, settings_in, token_of
@@ -58,12 +59,14 @@ class Calls:
 
         @app.get("/never")
         async def never() -> None:
+            self.waiting.set()
             await asyncio.Event().wait()
 
 
 @pytest.fixture(autouse=True)
 def quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(connection, "SILENT_SECONDS", 60.0)  # a busy machine is no ledger that is away
 
 
 @pytest.fixture
@@ -81,7 +84,7 @@ def key(text: str) -> dict[str, str]:
     return {"Idempotency-Key": text}
 
 
-async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -128,6 +131,26 @@ async def test_what_was_refused_or_failed_may_be_sent_again(app: FastAPI, calls:
             answer = await client.post("/write", json={"fail": why}, headers=key(why))
             assert answer.status_code == status
             assert calls.count == 2 * (number - 1) + attempt
+
+
+async def test_a_request_that_was_refused_may_be_corrected(app: FastAPI, calls: Calls) -> None:
+    client = client_of(app)
+    assert (await client.post("/write", json={"fail": "state"}, headers=key("k"))).status_code == 409
+    assert (await client.post("/write", json={"a": 1}, headers=key("k"))).json()["body"] == {"a": 1}
+    again = await client.post("/write", json={"a": 1}, headers=key("k"))
+    assert again.headers["idempotent-replayed"] == "true"
+    assert calls.count == 2
+
+
+async def test_what_a_preview_is_the_route_decides(app: FastAPI, calls: Calls) -> None:
+    """A write that only looks like a preview is done once too."""
+    client = client_of(app)
+    for number, query in enumerate(("x=preview=true", "preview=true&preview=false", "nopreview=1"), 1):
+        for _ in range(2):
+            answer = await client.post(f"/write?{query}", json={}, headers=key(query))
+            assert (answer.json()["count"], answer.json()["preview"]) == (number, False)
+    for query in ("preview=yes", "preview=True", "preview=on"):
+        assert (await client.post(f"/write?{query}", json={}, headers=key("k"))).json()["preview"] is True
 
 
 async def test_a_preview_is_not_kept(app: FastAPI, calls: Calls) -> None:
@@ -242,8 +265,11 @@ async def test_a_read_that_takes_too_long_is_given_up(
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "slow")
 
 
-async def test_one_slow_statement_does_not_delay_the_others(app: FastAPI, calls: Calls) -> None:
+async def test_one_slow_statement_does_not_delay_the_others(
+    app: FastAPI, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SQLite has several reading connections in a server."""
+    monkeypatch.setattr(connection, "SILENT_SECONDS", 60.0)  # a busy machine is no ledger that is away
     database = app.state.control.ledger.db
     release = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -301,10 +327,11 @@ async def test_a_ledger_file_that_was_replaced_is_opened_again(tmp_path: Path) -
 async def test_requests_that_wait_for_a_lost_ledger_end_at_once(
     app: FastAPI, calls: Calls, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(answers, "READ_SECONDS", 3_600.0)
     waiting = asyncio.create_task(client_of(app).get("/never"))
-    await asyncio.sleep(0.05)
+    await calls.waiting.wait()
     (tmp_path / "ledger.db").rename(tmp_path / "elsewhere.db")
-    answer = await asyncio.wait_for(waiting, connection.SILENT_SECONDS + 5)
+    answer = await asyncio.wait_for(waiting, 60)
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] != "slow"
 
@@ -314,9 +341,32 @@ async def until_ok(client: httpx.AsyncClient) -> None:
 
 
 async def until_answer(client: httpx.AsyncClient, path: str, status: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (await client.get(path)).status_code != status:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
+
+
+async def test_a_stream_that_has_begun_outlives_the_loss_of_the_ledger(app: FastAPI) -> None:
+    begun, going_on = asyncio.Event(), asyncio.Event()
+
+    @app.get("/stream")
+    async def stream() -> StreamingResponse:
+        async def parts() -> AsyncIterator[str]:
+            yield "first "
+            begun.set()
+            await going_on.wait()
+            yield "last"
+
+        return StreamingResponse(parts())
+
+    async with asyncio.timeout(60):
+        answer = asyncio.create_task(client_of(app).get("/stream"))
+        await begun.wait()
+        app.state.control.connection._lost(LedgerUnavailable("It is away."))
+        for _ in range(50):  # whatever would end it has its turn
+            await asyncio.sleep(0)
+        going_on.set()
+        assert (await answer).text == "first last"
 
 
 def test_an_api_error_has_what_it_was_given() -> None:

@@ -36,7 +36,7 @@ def client_for(folder: Path, root_path: str = "") -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8642")
 
 
-async def test_every_view_is_the_page(static: Path) -> None:
+async def test_every_view_is_the_page(static: Path) -> None:  # S2.29
     client = client_for(static)
     for path in ("/", "/index.html", "/runs", "/runs/20260102_030405/items/7", "/runs?state=active"):
         answer = await client.get(path, headers=HTML)

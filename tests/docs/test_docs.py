@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-import typer
 
 import shoal
 import shoal.testing
 from shoal import Fleet, Follow, Http, Item, Page, Request, RunReport, Scraper, Stage
-from shoal.cli.main import app
 from shoal.config.settings import (
     ENV_PREFIX,
     NAMES,
@@ -33,11 +30,14 @@ from shoal.errors import EXIT_INTERRUPTED, EXIT_TIMED_OUT, AttemptEnded, ShoalEr
 from shoal.ledger.postgres.schema import migrations
 from shoal.model.item import ItemState
 from shoal.model.outcome import OutcomeClass
+from tests.support.commands import commands
 from tests.support.doc_reader import Reader, blocks_of, shop_for
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
-    page for page in ROOT.rglob("*.md") if not any(part.startswith(".") for part in page.relative_to(ROOT).parts)
+    page
+    for page in ROOT.rglob("*.md")
+    if not any(part.startswith(".") or part == "node_modules" for part in page.relative_to(ROOT).parts)
 )
 NAMES_OF_PAGES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 LINK = re.compile(r"\]\(([^)#\s]*)#?([^)\s]*)\)")
@@ -92,6 +92,14 @@ def test_links_lead_somewhere(page: str) -> None:
         assert linked.exists(), f"{page}: {target} does not exist"
         if anchor:
             assert anchor in anchors(linked), f"{page}: {target}#{anchor} does not exist"
+
+
+def test_files_that_the_architecture_names_exist() -> None:
+    source = ROOT / "src/shoal"
+    folders = (ROOT, source, source / "service", source / "ledger", source / "ledger/postgres/functions")
+    named = set(re.findall(r"`([\w./]+\.(?:py|sql|tsx?))`", (ROOT / "ARCHITECTURE.md").read_text()))
+    assert len(named) > 100
+    assert [name for name in sorted(named) if not any((folder / name).is_file() for folder in folders)] == []
 
 
 def anchors(page: Path) -> set[str]:
@@ -251,16 +259,6 @@ def rows_of_command(text: str, name: str) -> str:
     return "\n".join(re.findall(rf"^\| `shoal {name}` \|.*$", text, re.MULTILINE))
 
 
-def commands() -> Iterator[tuple[str, Any]]:
-    group = typer.main.get_command(app)
-    assert hasattr(group, "commands")
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from ((f"{name} {verb}", inner) for verb, inner in command.commands.items())
-        else:
-            yield name, command
-
-
 @pytest.mark.parametrize("page", ["commands.md", "reference.md"])
 def test_every_exit_code_is_documented(page: str) -> None:
     codes = {ShoalError.exit_code} | {error.exit_code for error in ShoalError.__subclasses__()}
@@ -277,7 +275,7 @@ def test_every_outcome_and_state_is_documented() -> None:
 def test_every_view_is_documented() -> None:
     functions = (ROOT / "src/shoal/ledger/postgres/functions/80_views.sql").read_text()
     views = re.findall(r"create or replace view shoal\.(\w+)", functions)
-    assert len(views) == 7
+    assert len(views) == 8
     for view in views:
         assert f"`{view}`" in text_of("operations.md"), view
 

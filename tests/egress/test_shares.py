@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -88,6 +89,18 @@ def test_the_next_share_is_asked_for_before_this_one_is_used_up() -> None:
         now += 0.02
         assert budget.spend(now) is not None
     assert 0 < budget.calls_left(now) < 50, "with 50 calls a second, half a second ahead"
+
+
+@pytest.mark.parametrize(("rate", "ahead"), [(50, 0.5), (2, 0.0)])
+def test_a_fast_worker_asks_before_its_share_ends(rate: int, ahead: float) -> None:
+    """A slow one does not: it would hold two shares at once."""
+    ends = 10.0
+    budget = with_share(calls=10_000, seconds=ends)
+    now = 0.0
+    while not budget.needs_more(now):
+        now += 1 / rate
+        budget.spend(now)
+    assert ends - ahead <= now <= ends - ahead + 2 / rate
 
 
 def test_what_is_not_used_is_given_back() -> None:

@@ -495,7 +495,7 @@ def tor_network(starting_tor_network: Callable[[], TorNetwork]) -> TorNetwork:
 SHOP_CODE = """
     shop = Scraper("shop", robots=True)
 
-    @shop.stage(egress="onion", concurrency=4, rate="20/s", retries=0)
+    @shop.stage(egress="onion", concurrency=4, rate="20/s", retries=5)
     async def product(page: Page):
         yield {"url": page.url}
 """
@@ -543,6 +543,9 @@ def test_a_run_goes_out_through_tor_only_and_loses_nothing(tor_network: TorNetwo
         visits = site.visits()
     unlucky = {path: each[-1].error for path, each in attempts.items() if each[-1].outcome != "done"}
     assert (counts.done, unlucky) == (len(urls), {})
+    # No failure of tor was charged. Only the new onion service may be hard to find on a busy machine.
+    charged = {path for path, each in attempts.items() if any(one.outcome == "transient" for one in each)}
+    assert charged <= {"/page/1"}
     assert tor_network.counts() == before
     peers = {visit.peer.rpartition(":")[0] for visit in visits}
     assert peers <= {*EXITS, ONION_SERVICE}

@@ -453,8 +453,8 @@ async def test_many_pages_need_no_more_processes_and_frames(browser: BrowserFetc
         for _ in range(count):
             await fetch(browser, site.url("/"), "flat")
 
-    running = browser._browsers[-1]
     await some(5)
+    running = browser._browsers[-1]
     before = len(await running.chromium.processes())
     await asyncio.gather(*(some(pages // 2) for _ in range(2)))
     assert len(await running.chromium.processes()) <= before + 3

@@ -348,6 +348,30 @@ async def test_a_history_costs_the_same_beside_those_of_many_runs(ledger: Postgr
     assert big_sample < 2 * small_sample + 20, costs
 
 
+async def test_dead_items_in_no_group_are_found_beside_very_many_in_groups(
+    ledger: PostgresLedger, bench: Bench
+) -> None:
+    """The planner must not prefer the index of all dead items by time, and sort."""
+    queue = await bench.queue()
+    await fill_done(ledger, queue, BACKLOG)
+    await ledger.db.fetch(
+        "update shoal.outcome set state = 'dead', outcome = 'permanent', error = 'gone', failure = 1 where run = $1",
+        bench.run.no,
+    )
+    await settle(ledger)
+    await ledger.db.fetch(
+        "update shoal.outcome set failure = null where run = $1 and item in "
+        "(select o.item from shoal.outcome o where o.run = $1 order by o.item desc limit 3)",
+        bench.run.no,
+    )
+    sql = named_queries()
+    for call, args in ((sql["ungrouped"], (bench.run.no, 0, STEP)), (sql["runs_with_ungrouped"], ())):
+        pages, scanned = min([await bench.probe.pages(call, *args) for _ in range(3)], key=lambda cost: cost[0])
+        assert scanned == dict.fromkeys(scanned, 0)
+        assert pages < 200, call
+    assert len(await ledger.db.fetch(sql["ungrouped"], bench.run.no, 0, STEP)) == 3
+
+
 async def cost_of_lists(
     cost: Callable[..., Awaitable[None]], db: PostgresDatabase, run_no: int, ids: list[int]
 ) -> None:
@@ -358,6 +382,9 @@ async def cost_of_lists(
     lanes = [row[0] for row in await db.fetch("select id from shoal.lane order by id limit 50")]
     await cost("list lane", sql["find_in_lanes"], run_no, lanes[:2], 0, STEP)
     await cost("list refined", sql["refine_items"], run_no, ids, lanes, "w")
+    await cost("list refined ends", sql["refine_ends"], run_no, ids, ["dead", "open"])
+    await cost("list oldest leases", sql["oldest_leases"], run_no, STEP)
+    await cost("list recent", sql["recent"], run_no, 5)
     await cost("list children", sql["children"], run_no, ids[0], 0, STEP)
     await cost("list item lanes", sql["item_lanes"], run_no, ids)
     await cost("list run lanes", sql["run_lanes"], run_no, 1_001)

@@ -25,10 +25,9 @@ CROWD = 100_000 if LONG else 25_000
 GROWING = "ready|waiting|delayed|outcome|item|result|attempt|lease|run_activity|run_state"
 HOT = re.compile(
     r"^(claim|commit|admit|begun|promote|unlease|intake|store|reserve|touch|leases_held|results|lane_starts|take_turn"
-    r"|retime_delayed|drop|revive|some_|find_|yield|purge|busiest_lanes|delayed_reasons|item_views|history|put_|forget_activity|forget_states)"
-    r"|retime_delayed|drop|revive|some_|find_|yield|purge|busiest_lanes|delayed_reasons|item_views|refine_items|children"
+    r"|retime_delayed|drop|revive|some_|find_|yield|purge|busiest_lanes|delayed_reasons|item_views|refine_items|refine_ends|recent|children"
     r"|item_lanes|run_lanes|walk_lanes|lane_counts|lane_spans|slow_lanes|partition_|ungrouped|runs_with_ungrouped|group_"
-    r"|list_failures|retry|replay)"
+    r"|list_failures|retry|replay|history|put_|forget_activity|forget_states|errors|list_tokens|tidy_request_keys)"
 )
 SCAN = re.compile(r"^SCAN (\w+)")
 PART = re.compile(r"^(?:CO-ROUTINE|MATERIALIZE) (\w+)")

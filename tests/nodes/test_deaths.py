@@ -51,7 +51,9 @@ def test_a_worker_freezes_and_wakes_up(fleet: Fleet, recovered: Recovered) -> No
         team[0].tell(signal.SIGCONT)
         assert [worker.wait(PATIENCE) for worker in team] == [0, 0, 0]
         visits = site.visits()
-    assert "registering again with a new id" in team[0].stderr
+    # When the others have finished the run meanwhile, it does not register again.
+    noticed = ("registering again with a new id", "lease lost before commit")
+    assert any(text in team[0].stderr for text in noticed)
     prove(fleet, visits, pages, again=held)
 
 

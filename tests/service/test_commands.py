@@ -73,6 +73,8 @@ def every_command(commands: Commands) -> dict[str, str]:
         "all workers": commands.workers(present=False),
         "drain": commands.stop_worker("node1-4021-9f2c11aa"),
         "drain run": commands.stop_workers(RUN),
+        "start pool": commands.start_pool("shop.py", 4),
+        "start pool of a run": commands.start_pool("my shop; true.py", 4, run=RUN),
         "scale": commands.scale("shop", 4),
         "scale auto": commands.scale("shop", None),
         "exits": commands.list_exits("isp", "proxies", "banned"),

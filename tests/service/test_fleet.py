@@ -113,9 +113,9 @@ async def test_a_failed_check_is_an_event_and_an_error(program: Program) -> None
 
 
 async def test_a_pool_is_stopped_by_the_program(program: Program) -> None:
-    (program.folder / "states.py").write_text(
-        SCRAPER.replace("    yield", "    import time; time.sleep(0.5)\n    yield")
-    )
+    # So many items that the stop comes before their end, however late it is.
+    slow = SCRAPER.replace("    yield", "    import time; time.sleep(0.5)\n    yield").replace("range(3)", "range(300)")
+    (program.folder / "states.py").write_text(slow)
     scraper, settings = load_configured("states.py", program.settings)
     async with prepare_pool(scraper, settings, pool_request(workers=1), program.host) as prepared:
         asyncio.get_running_loop().call_later(0.5, program.host.stop.request)

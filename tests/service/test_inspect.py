@@ -9,6 +9,7 @@ import pytest
 
 from shoal.config import load_settings
 from shoal.errors import InvalidSetting, NotFound
+from shoal.model.item import ItemState, NewItem
 from shoal.model.views import ItemFilter
 from shoal.service import database, inspect, records
 from shoal.service.lookup import find_item, find_lane, find_run
@@ -27,6 +28,41 @@ async def test_runs_are_listed_page_by_page(either_harness: LedgerHarness) -> No
     assert [row.run.id for row in (await inspect.list_runs(ledger, state="paused")).rows] == [runs[0].id]
     with pytest.raises(InvalidSetting, match="active, paused"):
         await inspect.list_runs(ledger, state="sleeping")
+
+
+async def test_items_of_a_lane_by_state_when_very_many_are_in_it(
+    either_harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the items of the lane are read, not all in these states."""
+    monkeypatch.setattr("shoal.ledger.reads.MAX_REFINED", 0)
+    monkeypatch.setattr("shoal.ledger.reads.LANE_WINDOW", 2)
+    ledger, run = either_harness.ledger, await either_harness.run()
+    items = [NewItem(key=f"k{n}", lane="shop" if n % 2 else "news") for n in range(12)]
+    await ledger.intake.enqueue(run.id, items)
+    worker = await either_harness.worker()
+    for _ in range(12):
+        for item in await either_harness.claim(worker):
+            if item.name in ("k1", "k3", "k4"):
+                await either_harness.commit(worker, dead(item))
+            elif item.name not in ("k7", "k9", "k11"):
+                await either_harness.commit(worker, done(item))
+
+    async def keys(*states: ItemState) -> list[str | None]:
+        found: list[str | None] = []
+        cursor: str | None = "0"
+        while cursor is not None:
+            page = await ledger.reads.items(run.id, ItemFilter(lane="shop", states=states), cursor=cursor)
+            found += [item.key for item in page.rows]
+            cursor = page.cursor
+        return found
+
+    going_on = (ItemState.LEASED, ItemState.READY, ItemState.WAITING)
+    assert await keys(ItemState.DEAD) == ["k1", "k3"]
+    assert await keys(ItemState.DONE) == ["k5"]
+    assert await keys(*going_on) == ["k7", "k9", "k11"]
+    assert await keys(ItemState.DEAD, *going_on) == ["k1", "k3", "k7", "k9", "k11"]
+    count = await inspect.count_items(ledger, run.id, ItemFilter(lane="shop", states=(ItemState.DEAD,)), seconds=60)
+    assert (count.count, count.is_at_least) == (2, False)
 
 
 async def test_a_run_has_its_counts_and_events(either_harness: LedgerHarness) -> None:

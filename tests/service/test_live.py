@@ -19,6 +19,8 @@ from shoal.testing.harness import LedgerHarness, dead, done
 from tests.support.watched_ledger import LedgerWatch, watch_ledger
 
 FAST = 0.05
+PATIENCE = 60
+ENOUGH_READS = 60
 
 
 @asynccontextmanager
@@ -32,7 +34,7 @@ async def hub_on(harness: LedgerHarness, watch: LedgerWatch | None = None) -> As
 
 
 async def next_frame(subscription: Subscription) -> dict[str, Any]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while True:
             await subscription.changed.wait()
             if (frame := subscription.take()) is not None:
@@ -50,7 +52,7 @@ async def frame_where(subscription: Subscription, holds: Callable[[dict[str, Any
 
 
 async def whole_frame(subscription: Subscription) -> dict[str, Any]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while not subscription.ready:
             subscription.changed.clear()
             await subscription.changed.wait()
@@ -106,7 +108,7 @@ async def test_five_hundred_clients_cost_the_ledger_what_one_costs(either_harnes
                 subscription.subscribe(topics)
             await whole_frame(subscriptions[-1])
             await harness.put(run, f"more for {clients}")
-            for _ in range(10):
+            while hub.reads < ENOUGH_READS:  # the first ones cost more, as many as they are
                 await asyncio.sleep(FAST)
                 texts = {id(frame.text) for one in subscriptions if (frame := one.take()) is not None}
                 assert len(texts) <= 2, "a frame is encoded once for all clients that are at the same cursor"
@@ -265,6 +267,22 @@ async def test_many_topics_stay_within_the_budget_of_reads(either_harness: Ledge
         assert len(hub.topics) == 60
         assert hub.seconds_between_reads > 2 * FAST, "with so many topics each is read less often"
         assert watch.most_at_once <= live.PARALLEL_READS
+
+
+async def test_topics_of_all_clients_are_bounded(
+    either_harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody who may read could ask for runs that do not exist, until nobody's topics are read in time."""
+    monkeypatch.setattr(live, "MAX_READ_TOPICS", 3)
+    async with hub_on(either_harness) as hub:
+        first, second = hub.open(), hub.open()
+        first.subscribe(("run:none-1", "run:none-2", "run:none-3"))
+        second.subscribe(("run:none-2",))  # what is read already costs nothing
+        with pytest.raises(UsageError, match="reads 3 topics already"):
+            second.subscribe(("run:none-4",))
+        assert hub.topic("run:none-4") is None
+        first.close()
+        second.subscribe(("run:none-4",))
 
 
 def test_topics_are_checked() -> None:

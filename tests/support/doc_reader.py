@@ -9,7 +9,8 @@ What a fenced block is for stands behind its opening fence:
     ```sql                       a query to the PostgreSQL at $PG that returns rows
     ```toml                      text to read; it must be valid
 
-A page that names the address of the bundled shop finds the shop there, on a port of its own.
+A page that names the address of the bundled shop finds the shop there, on a port of its own. The server of a page that
+names the address of `shoal serve` has a port of its own, too. What a page has started and not stopped is killed.
 """
 
 from __future__ import annotations
@@ -18,19 +19,22 @@ import asyncio
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import asyncpg
 
 from shoal.demo.shop import Shop
+from tests.support.server import free_port
 
 SHOP = "127.0.0.1:8001"
+SERVER = "127.0.0.1:8642"
 TIMEOUT_SECONDS = 120
 _BLOCK = re.compile(r"^```(\w*)((?: \w+=\S+)*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # A killed command leaves no state; then the last one holds.
@@ -73,7 +77,9 @@ class Reader:
         self._home = folder / "home"
         self._env = {**kept, "PATH": path, "PG": postgres_url, "STATE": str(self._state), "HOME": str(self._home)}
         self._shop = shop
+        self._server = SERVER
         self._postgres_url = postgres_url
+        self._groups: list[int] = []
         for made in (self._state, self._home):
             made.mkdir()
         (self._state / "cwd").write_text(str(self._home))
@@ -84,8 +90,20 @@ class Reader:
         return Path((self._state / "cwd").read_text().strip())
 
     def follow(self, page: Path) -> None:
+        if SERVER in page.read_text():
+            port = free_port()
+            self._server = f"127.0.0.1:{port}"
+            self._env["SHOAL_SERVE_PORT"] = str(port)
+        try:
+            self._follow(page)
+        finally:
+            for group in self._groups:
+                with suppress(ProcessLookupError):
+                    os.killpg(group, signal.SIGKILL)
+
+    def _follow(self, page: Path) -> None:
         for number, block in enumerate(blocks_of(page)):
-            text = block.text.replace(SHOP, self._shop)
+            text = block.text.replace(SHOP, self._shop).replace(SERVER, self._server)
             if title := block.options.get("title"):
                 self._save(title, text)
             elif block.language == "python":
@@ -107,16 +125,18 @@ class Reader:
 
     def _run(self, command: str, *, expected: int) -> None:
         script = f'. "$STATE/env"; cd {shlex.quote(str(self.here))}\n{command}\ncode=$?; {_STATE}; exit $code\n'
-        done = subprocess.run(
+        process = subprocess.Popen(
             ["sh", "-c", script],
             env=self._env,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-            timeout=TIMEOUT_SECONDS,
-            check=False,
+            start_new_session=True,
         )
-        assert done.returncode == expected, f"{command}: exit {done.returncode}\n{done.stdout}{done.stderr}"
+        self._groups.append(process.pid)
+        output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
+        assert process.returncode == expected, f"{command}: exit {process.returncode}\n{output}"
         self._move_to_the_shop()
 
     def _move_to_the_shop(self) -> None:

@@ -1,6 +1,7 @@
 """A real PostgreSQL: databases on a running server, and a server of our own that may be crashed."""
 
 import asyncio
+import contextlib
 import os
 import secrets
 import shutil
@@ -143,6 +144,20 @@ class PostgresServer(PostgresDatabases):
             self._process.stop(_STOP_SIGNALS[mode])
             self._process = None
 
+    def freeze(self) -> None:
+        """Stop all its processes without ending them: connections stay open and nothing is answered."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None, "the server is not running"
+        family = [self._process.pid, *child_processes(self._process.pid)]
+        for pid in family if number == signal.SIGSTOP else reversed(family):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def restart_immediate(self) -> None:
         """Crash the server under its clients and bring it back on the same port."""
         self.stop("immediate")
@@ -214,6 +229,22 @@ class PostgresServer(PostgresDatabases):
         except FileNotFoundError:
             return False
         return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() == "ready"
+
+
+def child_processes(pid: int) -> list[int]:
+    """The pids of the children of a process, and of theirs."""
+    parents: dict[int, int] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    found, left = list[int](), [pid]
+    while left:
+        parent = left.pop()
+        children = [child for child, its_parent in parents.items() if its_parent == parent]
+        found += children
+        left += children
+    return found
 
 
 def external_databases() -> PostgresDatabases | None:

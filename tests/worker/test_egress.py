@@ -504,6 +504,7 @@ async def test_cookies_belong_to_the_identity(setup: Setup, site: HeaderSite) ->
 
 
 async def test_the_pace_of_an_identity_counts_per_exit_and_survives_a_restart(setup: Setup, site: HeaderSite) -> None:
+    """S3.15: each exit keeps its own distance to a host."""
     scraper = shop(delay=0.25, pace="identity", concurrency=20)
     product = scraper.stages["product"]
     scraper.start(*(product.item(site.url(f"/{n}")) for n in range(18)))

@@ -47,8 +47,9 @@ def demo(
     settings = _demo_settings(session.settings)
     for name in [name for name in os.environ if name.upper().endswith("_PROXY")]:
         del os.environ[name]  # the shop is on this machine
+    hint = "" if serve else f"while the demo runs; `{command_line()} demo --serve` keeps it up"
     nobody_looks = (session.quiet or session.json) and not serve
-    with nullcontext() if nobody_looks else serving_beside(session, settings, required=serve):
+    with nullcontext() if nobody_looks else serving_beside(session, settings, required=serve, hint=hint):
         code = session.wait(_demo_served(session, settings) if serve else _demo(session, settings), fast=True)
     _print_next(session, settings)
     if code:
@@ -169,6 +170,7 @@ def _print_next(session: Session, settings: Settings) -> None:
         "results coverage latest",
         "items ls latest --state dead",
         "status latest",
+        "serve",
     ):
         session.note(f"  {shoal} {command}{flag}")
     session.note(f"  {shoal} init my-project   # a project of your own")

@@ -222,7 +222,7 @@ def _dashboard(session: Session, settings: Settings, serve: bool) -> AbstractCon
         return nullcontext()
     from shoal.cli.serve import serving_beside
 
-    return serving_beside(session, settings)
+    return serving_beside(session, settings, hint="while the run goes on; `shoal serve` shows all runs at any time")
 
 
 def _resume_arguments(session: Session, target: str, request: RunRequest, name: str | None, report: RunReport) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,13 +24,15 @@ if TYPE_CHECKING:
     from shoal.observe.logs import Logs
 
 LOG_NAME = "serve"
+# Notes say the same in a sentence.
+LEDGER_EVENTS = ("ledger away", "ledger back")
 
 
 class _StartUnlessGiven(TyperGroup):
     """`shoal serve` is `shoal serve start`."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
             args = ["start", *args]
         return super().parse_args(ctx, args)
 
@@ -86,6 +88,7 @@ def start(
     server = _server_module()
     settings = session.settings
     options = server.options_from(settings)
+    server.check_jobs(settings, options)
 
     def announce(listening: Listening) -> None:
         if session.json:
@@ -93,8 +96,10 @@ def start(
             sys.stdout.flush()
         session.note(f"Dashboard: {listening.url}  (Ctrl-C stops it)")
         session.note(f"Ledger: {settings.shown()['ledger']}")
+        if not (server.is_loopback(listening.host) or options.allow_host):
+            session.note("Other machines reach it by an address of this one; for a name, add --allow-host NAME.")
 
-    with _logs(session, settings) as logs:
+    with _logs(session, settings, skips=LEDGER_EVENTS) as logs:
         session.wait(
             server.serve(settings, options, log=logs.log, on_listening=announce, on_change=session.note), fast=True
         )
@@ -177,8 +182,10 @@ def rm(session: Session, name: Annotated[str, typer.Argument(metavar="NAME", hel
 
 
 @contextmanager
-def serving_beside(session: Session, settings: Settings, *, required: bool = True) -> Iterator[Listening | None]:
-    """Serve the dashboard beside other work of this process, for the length of a block, and print its link.
+def serving_beside(
+    session: Session, settings: Settings, *, required: bool = True, hint: str = ""
+) -> Iterator[Listening | None]:
+    """Serve the dashboard beside other work of this process, for the length of a block, and print its link and a hint.
 
     Not `required`: without the extra, or when it cannot start, the work goes on without it.
     """
@@ -199,7 +206,7 @@ def serving_beside(session: Session, settings: Settings, *, required: bool = Tru
             session.note(f"No dashboard: {error.message}")
             yield None
             return
-        session.note(f"Dashboard: {listening.url}")
+        session.note(f"Dashboard: {listening.url}{hint and f'  ({hint})'}")
         try:
             yield listening
         finally:
@@ -219,7 +226,7 @@ def _server_module() -> Any:
 
 
 @contextmanager
-def _logs(session: Session, settings: Settings) -> Iterator[Logs]:
+def _logs(session: Session, settings: Settings, *, skips: Collection[str] = ()) -> Iterator[Logs]:
     from shoal.observe.logs import open_logs
 
     folder = settings.log_dir
@@ -230,6 +237,7 @@ def _logs(session: Session, settings: Settings) -> Iterator[Logs]:
         file=Path(folder).expanduser() / f"{LOG_NAME}.log" if folder else None,
         stream=stream,
         secrets=settings.secrets(),
+        stream_skips=skips,
     )
     try:
         yield logs

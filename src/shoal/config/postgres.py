@@ -199,4 +199,5 @@ def _missing(given: Mapping[str, str], there: Mapping[str, str]) -> dict[str, st
 def flag_of(name: str, own_options: Container[str] = ()) -> str:
     """How a setting is given on the command line: by an option of all commands or of this one, or by `--set`."""
     has_option = name == "ledger" or name in PART_VARIABLES or name in own_options
-    return "--" + name.replace("_", "-") if has_option else f"--set {name}"
+    # Of the settings of `shoal serve`, as serve_port, the options have no such prefix.
+    return "--" + name.removeprefix("serve_").replace("_", "-") if has_option else f"--set {name}"

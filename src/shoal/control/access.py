@@ -3,8 +3,8 @@
 Routes that need the principal declare a parameter of type `Viewer` or `Operator`. WebSockets call `check_websocket`
 before they accept, and `is_still_allowed` about every 30 s, because a token may be revoked while they are open.
 
-A request is checked in this order: its Host (DNS rebinding), its size, whether another site sent it (CSRF), its token
-or cookie, its role. docs/howto/security.md has the reasons.
+A request is checked in this order: its Host (DNS rebinding), whether another site sent it (CSRF), its token or cookie,
+its role, the size of its body. docs/howto/security.md has the reasons.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import datetime as dt
 import ipaddress
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Literal, TypeVar
 from urllib.parse import urlsplit
 
@@ -24,7 +24,7 @@ from fastapi.requests import HTTPConnection
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shoal.control.answers import ApiError, error_response
+from shoal.control.answers import ApiError, api_error_response, shoal_error_response, waiting_for_client
 from shoal.control.connection import LedgerConnection
 from shoal.errors import InvalidSetting, LedgerError
 from shoal.ledger.protocols import Ledger
@@ -36,6 +36,7 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., object])
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 COOKIE = "shoal_session"
+SESSION_PATH = "/api/v1/session"
 CSRF_HEADER = "x-shoal-csrf"
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 LOOPBACK_NAMES = ("localhost", "ip6-localhost", "localhost.localdomain")
@@ -47,12 +48,17 @@ PROXY_HEADERS = (
 # What forms of other sites can send without asking (CORS).
 FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
 MAX_BODY_BYTES = 1 << 20
+# Whoever logs in is a stranger.
+MAX_LOGIN_BYTES = 4 << 10
 MAX_QUERY_BYTES = 8 << 10
 MAX_JSON_DEPTH = 32
 BODY_SECONDS = 15.0
-# Log-ins that fail: per address and in total, in a minute. Tokens that do not exist: programs try again and again.
-LOGIN_LIMITS = (10, 100)
-TOKEN_LIMITS = (60, 600)
+# Of one address in a minute: log-ins that fail, and tokens that do not exist, which programs try again and again. There
+# is no limit for all addresses together: it would let anybody lock out everybody.
+MAX_FAILED_LOGINS = 10
+MAX_WRONG_TOKENS = 60
+# Log-ins that succeed leave a session and an event.
+MAX_LOGINS = 60
 MAX_ADDRESSES = 10_000
 
 _PRINCIPAL = "shoal.principal"
@@ -103,36 +109,42 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limiter:
-    """Counts failures of each address, and of all, in the current minute. IPv6 addresses count as their /64 network."""
+    """Counts what each address did in the current minute. IPv6 addresses count as their /64 network."""
 
-    def __init__(self, limits: tuple[int, int], *, seconds: float = 60.0, now: Callable[[], float] = time.monotonic):
-        self._per_address, self._total = limits
+    def __init__(
+        self,
+        most: int,
+        message: str = "Too many tokens were refused.",
+        *,
+        seconds: float = 60.0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most = most
+        self._message = message
         self._seconds = seconds
         self._now = now
         self._began = now()
-        self._failures: OrderedDict[str, int] = OrderedDict()
-        self._all = 0
+        self._counts: OrderedDict[str, int] = OrderedDict()
 
     def check(self, address: str) -> None:
-        """Raise ApiError 429 with the seconds to wait when there were too many failures."""
+        """Raise ApiError 429 with the seconds to wait when it did that too often."""
         left = self._began + self._seconds - self._now()
         if left <= 0:
-            self._began, self._all, left = self._now(), 0, self._seconds
-            self._failures.clear()
-        if self._all >= self._total or self._failures.get(_network_of(address), 0) >= self._per_address:
+            self._began, left = self._now(), self._seconds
+            self._counts.clear()
+        if self._counts.get(_network_of(address), 0) >= self._most:
             seconds = int(left) + 1
             raise ApiError(
-                *(429, "too_many_requests", "Too many tokens were refused."),
+                *(429, "too_many_requests", self._message),
                 hint=f"Try again in {seconds} s.",
                 headers={"Retry-After": str(seconds)},
             )
 
-    def failed(self, address: str) -> None:
-        self._all += 1
+    def add(self, address: str) -> None:
         network = _network_of(address)
-        self._failures[network] = self._failures.get(network, 0) + 1
-        if len(self._failures) > MAX_ADDRESSES:
-            self._failures.popitem(last=False)
+        self._counts[network] = self._counts.get(network, 0) + 1
+        if len(self._counts) > MAX_ADDRESSES:
+            self._counts.popitem(last=False)
 
 
 class Client(msgspec.Struct, frozen=True):
@@ -153,8 +165,9 @@ class Gate:
         self._proxies = [parse_network(text) for text in options.trust_proxy]
         self._names = {name.lower() for name in options.allow_host}
         self._bound = _ip(options.host)
-        self.logins = Limiter(LOGIN_LIMITS)
-        self.tokens = Limiter(TOKEN_LIMITS)
+        self.failed_logins = Limiter(MAX_FAILED_LOGINS)
+        self.logins = Limiter(MAX_LOGINS, "There were too many log-ins.")
+        self.tokens = Limiter(MAX_WRONG_TOKENS)
         self._recording: set[asyncio.Task[None]] = set()
 
     def check_host(self, headers: Headers) -> None:
@@ -184,7 +197,7 @@ class Gate:
         """Refuse what a page of another site sent: writes, WebSockets, and reads by its scripts."""
         is_write = scope["type"] == "websocket" or scope["method"] not in SAFE_METHODS
         site, origin = headers.get("sec-fetch-site"), headers.get("origin")
-        if origin is not None and not self._is_own(origin, headers) and (is_write or site is None):
+        if origin is not None and not self._is_own(origin, scope, headers) and (is_write or site is None):
             raise _cross_site(f"The request was sent by a page of {origin[:100]!r}.")
         if site not in (None, "same-origin", "none") and (is_write or headers.get("sec-fetch-mode") != "navigate"):
             raise _cross_site("The request was sent by a page of another site.")
@@ -194,13 +207,13 @@ class Gate:
             raise _cross_site("A write is sent as application/json, not as a form.")
         is_same = site == "same-origin" or origin is not None or CSRF_HEADER in headers
         referer = headers.get("referer")
-        if referer is not None and not is_same and not self._is_own(referer, headers):
+        if referer is not None and not is_same and not self._is_own(referer, scope, headers):
             raise _cross_site("The request was sent by a page of another site.")
         # Every browser says where a write comes from. What says nothing is a program, and has no cookie of a browser.
-        if not is_same and COOKIE in _cookies(headers):
+        if not is_same and session_cookie(headers):
             raise _cross_site(f"A write with a cookie needs the header Origin or {CSRF_HEADER}.")
 
-    def _is_own(self, origin: str, headers: Headers) -> bool:
+    def _is_own(self, origin: str, scope: Scope, headers: Headers) -> bool:
         try:
             parts = urlsplit(origin)
             port = parts.port
@@ -208,6 +221,8 @@ class Gate:
             return False
         if parts.scheme not in ("http", "https") or not parts.hostname:
             return False
+        if parts.scheme == "http" and self.client_of(scope, headers).scheme == "https":
+            return False  # anybody on the way may have written that page
         default = 443 if parts.scheme == "https" else 80
         name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         full = f"{name}:{port or default}"
@@ -246,14 +261,15 @@ class Gate:
         client = self.client_of(scope, headers)
         if (given := headers.get("authorization")) is not None:
             kind, _, secret = given.partition(" ")
-            self.tokens.check(client.address)
             grant = await access.find_token(self.ledger, secret.strip()) if kind.lower() == "bearer" else None
             if grant is None:
-                self.tokens.failed(client.address)
+                # A token that is valid is accepted although others behind the same address try wrong ones.
+                self.tokens.check(client.address)
+                self.tokens.add(client.address)
                 raise _unauthorized("The token is not valid: it was removed, has expired, or never existed.")
             self._record_use(grant)
             return _principal(grant, "token", client)
-        if secret := _cookies(headers).get(COOKIE, ""):
+        if secret := session_cookie(headers):
             grant = await access.find_session(self.ledger, secret)
             if grant is not None:
                 self._record_use(grant, secret)
@@ -261,6 +277,24 @@ class Gate:
         if client.is_local and self.options.trusts_loopback:
             return Principal(name="local", role=Role.OPERATOR, by="loopback", address=client.address)
         raise _unauthorized("The session has ended." if secret else "This needs a token.")
+
+    async def require(self, scope: Scope, headers: Headers, role: Role) -> Principal:
+        """The principal of a request, which must have this role. Raises ApiError."""
+        principal = await self.authenticate(scope, headers)
+        if role is Role.OPERATOR and principal.role is not Role.OPERATOR:
+            self._log.warning(
+                "write refused", actor=principal.actor, method=scope.get("method", ""), path=scope["path"][:200]
+            )
+            raise ApiError(
+                *(403, "forbidden", f"{principal.name} is a viewer and may change nothing."),
+                hint="Use a token with the role operator.",
+            )
+        return principal
+
+    def is_login(self, scope: Scope) -> bool:
+        """Whether it is a log-in or a log-out, the writes that are open to all."""
+        path: str = scope["path"]
+        return path.removeprefix(self.options.root_path) == SESSION_PATH
 
     async def is_valid(self, scope: Scope, headers: Headers) -> bool:
         """Whether what a request was allowed by is still valid. A ledger that is away does not end it."""
@@ -277,7 +311,7 @@ class Gate:
         return self._connection.ledger
 
     def refused_login(self, address: str) -> None:
-        self.logins.failed(address)
+        self.failed_logins.add(address)
         self._log.warning("log-in refused", address=address)
 
     def _record_use(self, grant: AccessGrant, session: str | None = None) -> None:
@@ -289,7 +323,10 @@ class Gate:
 
 
 class AccessMiddleware:
-    """Refuses requests by Host, size and origin before anything reads them, and reads their bodies, which are small."""
+    """Refuses requests by Host, origin and size, and writes by their principal, before it reads their bodies.
+
+    So only who may write makes the server hold a body; a log-in is short.
+    """
 
     def __init__(self, app: ASGIApp, gate: Gate) -> None:
         self._app = app
@@ -307,12 +344,18 @@ class AccessMiddleware:
                 raise ApiError(414, "too_large", f"The query has more than {MAX_QUERY_BYTES:,} bytes.")
             self._gate.check_origin(scope, headers)
             if scope["type"] == "http" and scope["method"] not in SAFE_METHODS:
-                receive = _replay(await _read_body(headers, receive), receive)
+                is_login = self._gate.is_login(scope)
+                if not is_login:
+                    await self._gate.require(scope, headers, Role.OPERATOR)
+                with waiting_for_client(scope):
+                    body = await _read_body(headers, receive, MAX_LOGIN_BYTES if is_login else MAX_BODY_BYTES)
+                receive = _replay(body, receive)
         except ApiError as error:
-            response = error_response(error.status, error.code, error.message, error.hint, error.headers)
-            await response(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
+            await api_error_response(error)(scope, receive, send)
+        except LedgerError as error:
+            await shoal_error_response(error)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 async def guard(connection: HTTPConnection) -> None:
@@ -321,11 +364,11 @@ async def guard(connection: HTTPConnection) -> None:
     if getattr(scope.get("endpoint"), "open_to_all", False):
         return
     is_write = scope["type"] == "http" and scope["method"] not in SAFE_METHODS
-    await _checked(connection, Role.OPERATOR if is_write else Role.VIEWER)
+    await _required(connection, Role.OPERATOR if is_write else Role.VIEWER)
 
 
 def open_to_all(endpoint: Endpoint) -> Endpoint:
-    """Mark a route that needs no principal: health checks, the log-in."""
+    """Mark a route that needs no principal: health checks, the log-in. Other writes need an operator all the same."""
     endpoint.open_to_all = True  # type: ignore[attr-defined]
     return endpoint
 
@@ -335,12 +378,16 @@ def gate_of(connection: HTTPConnection) -> Gate:
     return found
 
 
+async def _required(connection: HTTPConnection, role: Role) -> Principal:
+    return await gate_of(connection).require(connection.scope, connection.headers, role)
+
+
 async def _viewer(connection: HTTPConnection) -> Principal:
-    return await _checked(connection, Role.VIEWER)
+    return await _required(connection, Role.VIEWER)
 
 
 async def _operator(connection: HTTPConnection) -> Principal:
-    return await _checked(connection, Role.OPERATOR)
+    return await _required(connection, Role.OPERATOR)
 
 
 # What routes ask for.
@@ -350,22 +397,12 @@ Operator = Annotated[Principal, Depends(_operator)]
 
 async def check_websocket(websocket: WebSocket, role: Role = Role.VIEWER) -> Principal:
     """The principal of a WebSocket that is not accepted yet. Raises ApiError, which refuses the handshake."""
-    return await _checked(websocket, role)
+    return await _required(websocket, role)
 
 
 async def is_still_allowed(connection: HTTPConnection, principal: Principal) -> bool:
     """Whether the token or session of an open WebSocket is still valid. If not, close it with code 1008."""
     return principal.by == "loopback" or await gate_of(connection).is_valid(connection.scope, connection.headers)
-
-
-async def _checked(connection: HTTPConnection, role: Role) -> Principal:
-    principal = await gate_of(connection).authenticate(connection.scope, connection.headers)
-    if role is Role.OPERATOR and principal.role is not Role.OPERATOR:
-        raise ApiError(
-            *(403, "forbidden", f"{principal.name} is a viewer and may change nothing."),
-            hint="Use a token with the role operator.",
-        )
-    return principal
 
 
 def parse_network(text: str) -> Network:
@@ -409,13 +446,14 @@ def _cross_site(message: str) -> ApiError:
     )
 
 
-def _cookies(headers: Headers) -> Mapping[str, str]:
-    found: dict[str, str] = {}
+def session_cookie(headers: Headers) -> str:
+    """The secret of the session that a browser sends; empty when it sends none."""
+    found = ""
     for text in headers.getlist("cookie"):
         for part in text.split(";"):
-            name, equals, value = part.strip().partition("=")
-            if equals and name == COOKIE:
-                found[name] = value.strip('"')
+            name, _, value = part.strip().partition("=")
+            if name == COOKIE:
+                found = value.strip('"')
     return found
 
 
@@ -451,10 +489,10 @@ def _network_of(address: str) -> str:
     return address
 
 
-async def _read_body(headers: Headers, receive: Receive) -> bytes:
+async def _read_body(headers: Headers, receive: Receive, most: int) -> bytes:
     length = headers.get("content-length", "0")
-    if not length.isdigit() or int(length) > MAX_BODY_BYTES:
-        raise _too_large()
+    if not length.isdecimal() or int(length) > most:
+        raise _too_large(most)
     chunks: list[bytes] = []
     size = 0
     try:
@@ -465,8 +503,8 @@ async def _read_body(headers: Headers, receive: Receive) -> bytes:
                     raise ApiError(400, "bad_request", "The request ended before its body.")
                 chunk = message.get("body", b"")
                 size += len(chunk)
-                if size > MAX_BODY_BYTES:
-                    raise _too_large()
+                if size > most:
+                    raise _too_large(most)
                 chunks.append(chunk)
                 if not message.get("more_body", False):
                     break
@@ -502,8 +540,8 @@ def _check_depth(body: bytes) -> None:
         raise ApiError(422, "invalid_request", f"The JSON is nested more than {MAX_JSON_DEPTH} levels deep.")
 
 
-def _too_large() -> ApiError:
-    return ApiError(413, "too_large", f"The body has more than {MAX_BODY_BYTES:,} bytes.")
+def _too_large(most: int) -> ApiError:
+    return ApiError(413, "too_large", f"The body has more than {most:,} bytes.")
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

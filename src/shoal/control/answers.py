@@ -8,14 +8,14 @@ import asyncio
 import hashlib
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -31,6 +31,7 @@ from shoal.errors import (
     UsageError,
     WrongState,
 )
+from shoal.ledger.coordination import REQUEST_KEY_PREFIX
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.redaction import redacted
@@ -59,14 +60,16 @@ _HTTP_CODES = {
 
 # Requests that are worked on at once, and how long a read may take until its answer begins.
 MAX_REQUESTS = 64
+# Whoever restarts processes asks these. A server whose ledger is slow has many requests, and must not be restarted.
+PROBES = ("/healthz", "/readyz")
 READ_SECONDS = 10.0
 MAX_TAGGED_BYTES = 1 << 20
 KEY_HEADER = "idempotency-key"
 MAX_KEY_LENGTH = 255
 # A server that dies while it does a write holds the key for so long.
 KEY_SECONDS = 30.0
-KEY_PREFIX = "idempotency/"
 MAX_KEPT_BYTES = 256 << 10
+_RUNNING = "shoal.running"
 SECURITY_HEADERS = {
     "content-security-policy": "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'",
@@ -113,10 +116,15 @@ def status_of(error: ShoalError) -> int:
     return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
 
 
-def shoal_error_response(error: ShoalError) -> JSONResponse:
+def shoal_error_response(error: ShoalError, secrets: Iterable[str] = ()) -> JSONResponse:
     status = status_of(error)
     headers = {"Retry-After": "2"} if status == 503 else None
-    return error_response(status, error_code(error), error.message, error.remedy, headers)
+    message, remedy = (redacted(text, secrets) for text in (error.message, error.remedy))
+    return error_response(status, error_code(error), message, remedy, headers)
+
+
+def api_error_response(error: ApiError) -> JSONResponse:
+    return error_response(error.status, error.code, error.message, error.hint, error.headers)
 
 
 def install(app: FastAPI) -> None:
@@ -124,11 +132,11 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(ShoalError)
     async def on_shoal_error(request: Request, error: ShoalError) -> JSONResponse:
-        return shoal_error_response(error)
+        return shoal_error_response(error, request.app.state.control.settings.secrets())
 
     @app.exception_handler(ApiError)
     async def on_api_error(request: Request, error: ApiError) -> JSONResponse:
-        return error_response(error.status, error.code, error.message, error.hint, error.headers)
+        return api_error_response(error)
 
     @app.exception_handler(RequestValidationError)
     async def on_invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -149,14 +157,15 @@ class FrameMiddleware:
     """Around everything: headers that browsers obey, an answer to every error, and bounds on requests and their time.
 
     A read ends with 503 when its answer has not begun within READ_SECONDS, or as soon as the ledger is lost. A request
-    counts until its answer begins, so streams and WebSockets do not use up the number of requests.
+    counts until its answer begins, so streams and WebSockets do not use up the number of requests, and neither do
+    clients that are slow to send (`waiting_for_client`).
     """
 
     def __init__(self, app: ASGIApp, connection: LedgerConnection, log: Log) -> None:
         self._app = app
         self._connection = connection
         self._log = log
-        self._running = 0
+        self._running = _Running()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -165,25 +174,28 @@ class FrameMiddleware:
         if scope["type"] == "websocket":
             await self._websocket(scope, receive, send)
             return
-        if self._running >= MAX_REQUESTS:
-            await _with_headers(send, lambda wrapped: _overloaded()(scope, receive, wrapped))
+        if self._running.count >= MAX_REQUESTS and scope["path"] not in PROBES:
+            await _overloaded()(scope, receive, _with_headers(send))
             return
-        self._running += 1
+        self._running.count += 1
+        scope[_RUNNING] = self._running
         has_begun = False
 
         async def begin(message: Message) -> None:
             nonlocal has_begun
             if message["type"] == "http.response.start" and not has_begun:
                 has_begun = True
-                self._running -= 1
+                self._running.count -= 1
+                ended.close()  # a stream that has begun says itself that the ledger is lost
                 with suppress(RuntimeError):  # it has just expired
                     deadline.reschedule(None)
                 _add_headers(message)
             await send(message)
 
         deadline = asyncio.timeout(READ_SECONDS if scope["method"] in ("GET", "HEAD") else None)
+        ended = ExitStack()
         try:
-            with ExitStack() as ended:
+            with ended:
                 async with deadline:
                     if deadline.when() is not None:
                         ended.enter_context(self._connection.ends_when_lost(deadline))
@@ -196,11 +208,11 @@ class FrameMiddleware:
             await response(scope, receive, begin)
         finally:
             if not has_begun:
-                self._running -= 1
+                self._running.count -= 1
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, _with_headers(send))
         except Exception as error:
             self._unexpected(scope, error)
             with suppress(Exception):
@@ -224,15 +236,34 @@ class FrameMiddleware:
         )
 
 
+class _Running:
+    """How many requests are worked on."""
+
+    count = 0
+
+
+@contextmanager
+def waiting_for_client(scope: Scope) -> Iterator[None]:
+    """For the length of a block, a request that waits for its client does not count as one that is worked on."""
+    running: _Running = scope[_RUNNING]
+    running.count -= 1
+    try:
+        yield
+    finally:
+        running.count += 1
+
+
 class AnswerMiddleware:
-    """Entity tags of reads, and idempotency keys of writes. `scope_of` says whose keys a request may use."""
+    """Entity tags of reads, and idempotency keys of writes. `owner_of` says whose keys a request may use; None: it has
+    no use for one.
+    """
 
     def __init__(
-        self, app: ASGIApp, connection: LedgerConnection, scope_of: Callable[[Scope, Headers], Awaitable[str]]
+        self, app: ASGIApp, connection: LedgerConnection, owner_of: Callable[[Scope, Headers], Awaitable[str | None]]
     ) -> None:
         self._app = app
         self._connection = connection
-        self._scope_of = scope_of
+        self._owner_of = owner_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -247,9 +278,7 @@ class AnswerMiddleware:
             else:
                 await self._app(scope, receive, send)
         except ApiError as error:
-            await error_response(error.status, error.code, error.message, error.hint, error.headers)(
-                scope, receive, send
-            )
+            await api_error_response(error)(scope, receive, send)
         except ShoalError as error:
             await shoal_error_response(error)(scope, receive, send)
 
@@ -257,25 +286,19 @@ class AnswerMiddleware:
         key = headers[KEY_HEADER]
         if not key or len(key) > MAX_KEY_LENGTH or not key.isprintable():
             raise ApiError(422, "invalid_request", f"An Idempotency-Key has 1 to {MAX_KEY_LENGTH} plain characters.")
-        owner = await self._scope_of(scope, headers)
+        owner = await self._owner_of(scope, headers)
+        if owner is None:
+            await self._app(scope, receive, send)
+            return
         message = await receive()
         body: bytes = message.get("body", b"")
         request = _digest(scope["method"], scope["path"], scope["query_string"], body)
         ledger = self._connection.ledger
-        name = KEY_PREFIX + _digest(owner, key)
+        name = REQUEST_KEY_PREFIX + _digest(owner, key)
         # The owner of the lock names the request, so that another one with the same key is told apart at once.
         holder = f"{request} {secrets.token_hex(8)}"
-        answer = await _known_answer(ledger, name, request)
-        if answer is None and not await ledger.locks.acquire(name, holder, KEY_SECONDS):
-            answer = await _known_answer(ledger, name, request)
-            if answer is None:
-                raise ApiError(
-                    *(409, "in_progress", "A request with this Idempotency-Key is in progress."),
-                    hint="Try again in a moment.",
-                    headers={"Retry-After": "1"},
-                )
-        if answer is not None:
-            await _stored_response(answer)(scope, receive, send)
+        if not await ledger.locks.acquire(name, holder, KEY_SECONDS):
+            await _stored_response(await _known_answer(ledger, name, request))(scope, receive, send)
             return
         kept = _Kept(send)
         renewing = asyncio.create_task(_renew(ledger, name, holder))
@@ -350,17 +373,21 @@ class _Kept:
         return {"request": request, "status": self.status, "type": self._type, "body": text, "whole": is_whole}
 
 
-async def _known_answer(ledger: Ledger, name: str, request: str) -> Mapping[str, Any] | None:
-    """The stored answer to this request; None when it was not answered. Raises ApiError for another request."""
+async def _known_answer(ledger: Ledger, name: str, request: str) -> Mapping[str, Any]:
+    """The stored answer to this request. Raises ApiError while it is not answered, and for another request."""
     lock = await ledger.locks.get(name)
-    if lock is None:
-        return None
-    if lock.taken_by.partition(" ")[0] != request:
+    if lock is not None and lock.taken_by.partition(" ")[0] != request:
         raise ApiError(
             *(422, "idempotency_key_reused", "This Idempotency-Key was used for another request."),
             hint="Use a new key for each request.",
         )
-    return lock.value if lock.finished_at is not None else None
+    if lock is None or lock.finished_at is None:
+        raise ApiError(
+            *(409, "in_progress", "A request with this Idempotency-Key is in progress."),
+            hint="Try again in a moment.",
+            headers={"Retry-After": "1"},
+        )
+    return lock.value
 
 
 def _stored_response(answer: Mapping[str, Any]) -> Response:
@@ -392,7 +419,9 @@ def _first(message: Message, receive: Receive) -> Receive:
 
 
 def _is_preview(scope: Scope) -> bool:
-    return b"preview=true" in scope["query_string"].lower() or b"preview=1" in scope["query_string"]
+    """As routes read it: the last value counts, and these words are true."""
+    given = QueryParams(scope["query_string"]).get("preview", "")
+    return given.lower() in ("1", "on", "t", "true", "y", "yes")
 
 
 def _has_tag(known: str | None, tag: str) -> bool:
@@ -418,13 +447,13 @@ def _add_headers(message: Message) -> None:
     message["headers"] = headers.raw
 
 
-async def _with_headers(send: Send, respond: Callable[[Send], Awaitable[None]]) -> None:
+def _with_headers(send: Send) -> Send:
     async def wrapped(message: Message) -> None:
-        if message["type"] == "http.response.start":
+        if message["type"] in ("http.response.start", "websocket.http.response.start"):
             _add_headers(message)
         await send(message)
 
-    await respond(wrapped)
+    return wrapped
 
 
 def _overloaded() -> Response:

@@ -12,6 +12,7 @@ from fastapi.requests import HTTPConnection
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from shoal import __version__
 from shoal.config import Settings
 from shoal.control import answers, dashboard, jobs, live, metrics, session
 from shoal.control.access import AccessMiddleware, ControlOptions, Gate, guard
@@ -25,13 +26,17 @@ __all__ = ["Control", "ControlDep", "ControlOptions", "build_app", "control_of"]
 
 
 class Control:
-    """What requests use: the settings, the options, and the ledger. `log` is the log of the server."""
+    """What requests use: the settings, the options, and the ledger. `log` is the log of the server.
+
+    `exports`: how many are being sent.
+    """
 
     def __init__(self, settings: Settings, options: ControlOptions, connection: LedgerConnection, log: Log) -> None:
         self.settings = settings
         self.options = options
         self.connection = connection
         self.log = log
+        self.exports = 0
 
     @property
     def ledger(self) -> Ledger:
@@ -83,10 +88,12 @@ def build_app(
 
     app = FastAPI(
         title="Shoal",
+        version=__version__,
         lifespan=lifespan,
         openapi_url="/api/v1/openapi.json",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         dependencies=[Depends(guard)],
     )
     app.state.control = Control(settings, options, connection, log)
@@ -102,12 +109,14 @@ def build_app(
     app.include_router(jobs.router)
     dashboard.install(app, options.root_path)
 
-    async def owner_of_keys(scope: Scope, headers: Headers) -> str:
+    async def owner_of_keys(scope: Scope, headers: Headers) -> str | None:
+        if gate.is_login(scope):
+            return None
         principal = await gate.authenticate(scope, headers)
         return f"{principal.token_id or principal.name}"
 
     # From the inside out.
-    app.add_middleware(answers.AnswerMiddleware, connection=connection, scope_of=owner_of_keys)
+    app.add_middleware(answers.AnswerMiddleware, connection=connection, owner_of=owner_of_keys)
     app.add_middleware(AccessMiddleware, gate=gate)
     app.add_middleware(answers.FrameMiddleware, connection=connection, log=log)
     metrics.measure_requests(app)

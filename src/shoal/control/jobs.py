@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -17,22 +17,25 @@ from fastapi.requests import HTTPConnection
 from pydantic import Field
 
 from shoal.config import Settings
-from shoal.control.access import Operator, Viewer, check_websocket, is_still_allowed
+from shoal.control.access import Operator, Viewer
 from shoal.control.answers import Preview, error_code
+from shoal.control.live import End, connected, ignore_messages, run_until_first
 from shoal.control.schemas import Answer, Body, ErrorAnswer, Text
 from shoal.errors import ShoalError
 from shoal.ledger.protocols import Ledger
-from shoal.model.redaction import redacted, redacted_value
+from shoal.model.redaction import redacted
 from shoal.observe.formatting import pluralize
+from shoal.service.commands import Commands
 from shoal.service.jobs import MAX_RETRIES, MAX_WORKERS, Jobs
-from shoal.service.local_pools import STOP_SECONDS, LocalPools
+from shoal.service.local_pools import STOP_SECONDS, LocalPools, find_target
+from shoal.service.records import without_secrets
 
 FRAME_SECONDS = 1.0
-CHECK_SECONDS = 30.0
+# A ledger that is slower than this is reported to the clients instead of being waited for.
+READ_SECONDS = 5.0
 MAX_LOGS = 1_000
 MAX_DAYS = 3_650
 MAX_DRAIN = 300.0
-POLICY_VIOLATION = 1008
 
 
 def _error(description: str) -> dict[str, Any]:
@@ -64,10 +67,10 @@ Drain = Annotated[
 class WorkersBody(Body):
     """How many workers; without a number as many as the setting `max_workers` says."""
 
-    num_workers: int | None = Field(None, ge=1, le=MAX_WORKERS, examples=[3])
+    num_workers: int | None = Field(None, ge=1, le=MAX_WORKERS, strict=True, examples=[3])
 
 
-class SettingsBody(Body):
+class JobSettingsBody(Body):
     """The values to change; the others stay."""
 
     max_workers: int | None = Field(None, ge=1, le=MAX_WORKERS, strict=True)
@@ -213,6 +216,10 @@ class JobsPart:
         self.pools = LocalPools(ledger, settings)
         self.jobs = Jobs(ledger, settings, self.pools, scraper)
         self.feed = FrameFeed(self.jobs, settings)
+        self.commands = Commands(settings)
+
+    def start_command(self, workers: int) -> str:
+        return self.commands.start_pool(find_target(self.settings, self.jobs.scraper), workers)
 
     async def close(self) -> None:
         await self.feed.close()
@@ -229,16 +236,18 @@ class FrameFeed:
         self._clients = 0
         self._reader: asyncio.Task[None] | None = None
         self._frame: dict[str, Any] = {}
-        self._number = 0
+        self._number = self._too_old = 0
         self._changed = asyncio.Condition()
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator[None]:
+    async def client(self) -> AsyncIterator[int]:
+        """For the length of a block frames are read. Yields the number of the last one that is too old to be sent."""
         self._clients += 1
         if self._reader is None or self._reader.done():
+            self._too_old = self._number  # nobody has watched since: it may be hours old
             self._reader = asyncio.create_task(self._read())
         try:
-            yield
+            yield max(self._too_old, self._number - 1)
         finally:
             self._clients -= 1
             if not self._clients and self._reader is not None:
@@ -261,7 +270,10 @@ class FrameFeed:
         due = loop.time()
         while True:
             try:
-                frame = shown(await self._jobs.frame(), self._settings)
+                async with asyncio.timeout(READ_SECONDS):
+                    frame = shown(await self._jobs.frame(), self._settings)
+            except TimeoutError:
+                frame = error_frame("slow", f"The ledger has not answered for {READ_SECONDS:g} s.", "Wait for it.")
             except ShoalError as error:
                 frame = error_frame(error_code(error), error.message, error.remedy)
             except Exception as error:  # the clients are told, and the reader goes on
@@ -279,7 +291,7 @@ def error_frame(code: str, message: str, hint: str) -> dict[str, Any]:
 
 def shown(found: msgspec.Struct, settings: Settings) -> dict[str, Any]:
     """What the service found, as JSON-like values without secrets."""
-    fields: dict[str, Any] = redacted_value(msgspec.to_builtins(found), settings.secrets())
+    fields: dict[str, Any] = without_secrets(found, settings.secrets())
     return fields
 
 
@@ -320,7 +332,7 @@ async def start_workers(
     """Start so many workers of this machine; when some run already, there will be that many."""
     wanted = None if body is None else body.num_workers
     number = wanted or (await part.jobs.settings()).max_workers
-    command = f"shoal pool start {part.jobs.scraper} --workers {number}"
+    command = part.start_command(number)
     if preview:
         return await _changed(part, f"To be started: {pluralize(number, 'worker')}.", command, preview=True)
     await part.jobs.start(by=who.actor, workers=wanted)
@@ -349,7 +361,7 @@ async def restart_workers(
     """Stop the workers and start them with the settings and the code of now."""
     wanted = None if body is None else body.num_workers
     number = wanted or (await part.jobs.settings()).max_workers
-    command = f"shoal pool start {part.jobs.scraper} --workers {number}"
+    command = part.start_command(number)
     if preview:
         return await _changed(part, f"To be restarted, with {pluralize(number, 'worker')}.", command, preview=True)
     await part.jobs.restart(by=who.actor, workers=wanted, drain=drain)
@@ -364,7 +376,7 @@ async def worker_status(part: PartDep, who: Viewer) -> JobStatusAnswer:
 
 @router.get("/jobs/workers/performance")
 async def worker_performance(part: PartDep, who: Viewer) -> PerformanceAnswer:
-    """Rates, success, the expected end, the queue, and each worker with its average runtime in the last hour."""
+    """Rates, success, the expected end, the queue, and each worker with its average runtime in the last 10 minutes."""
     return PerformanceAnswer(**shown(await part.jobs.performance(), part.settings))
 
 
@@ -381,7 +393,7 @@ async def queue_stats(part: PartDep, who: Viewer) -> QueueAnswer:
 async def start_job(part: PartDep, who: Operator, preview: Preview = False) -> JobChangeAnswer:
     """Start the workers that the setting `max_workers` asks for, on the unfinished run or a new one."""
     number = (await part.jobs.settings()).max_workers
-    command = f"shoal pool start {part.jobs.scraper} --workers {number}"
+    command = part.start_command(number)
     if preview:
         return await _changed(part, f"To be started: {pluralize(number, 'worker')}.", command, preview=True)
     await part.jobs.start(by=who.actor)
@@ -391,7 +403,7 @@ async def start_job(part: PartDep, who: Operator, preview: Preview = False) -> J
 @router.post("/jobs/pause")
 async def pause_job(part: PartDep, who: Operator, preview: Preview = False) -> JobChangeAnswer:
     """Start no further item, within a second. The workers stay, and items that run may end."""
-    command = f"shoal runs pause latest:{part.jobs.scraper}"
+    command = part.commands.runs("pause", f"latest:{part.jobs.scraper}")
     if preview:
         return await _changed(part, "To be paused.", command, preview=True)
     await part.jobs.pause(by=who.actor)
@@ -401,7 +413,7 @@ async def pause_job(part: PartDep, who: Operator, preview: Preview = False) -> J
 @router.post("/jobs/resume")
 async def resume_job(part: PartDep, who: Operator, preview: Preview = False) -> JobChangeAnswer:
     """Go on after a pause; workers are started when none run."""
-    command = f"shoal runs resume latest:{part.jobs.scraper}"
+    command = part.commands.runs("resume", f"latest:{part.jobs.scraper}")
     if preview:
         return await _changed(part, "To be resumed.", command, preview=True)
     await part.jobs.resume(by=who.actor)
@@ -444,14 +456,13 @@ async def get_settings(part: PartDep, who: Viewer) -> JobSettingsAnswer:
 
 @router.post("/settings")
 async def post_settings(
-    part: PartDep, who: Operator, body: SettingsBody, preview: Preview = False
+    part: PartDep, who: Operator, body: JobSettingsBody, preview: Preview = False
 ) -> JobSettingsAnswer:
     """Change settings. Workers and retries of new attempts follow at once, `output_dir` with the next restart."""
     given = body.model_dump(exclude_none=True)
-    if preview:
-        now = shown(await part.jobs.settings(), part.settings)
-        return JobSettingsAnswer(**{**now, **given})
-    return JobSettingsAnswer(**shown(await part.jobs.put_settings(given, by=who.actor), part.settings))
+    jobs = part.jobs
+    found = await (jobs.preview_settings(given) if preview else jobs.put_settings(given, by=who.actor))
+    return JobSettingsAnswer(**shown(found, part.settings))
 
 
 @router.get("/logs")
@@ -481,35 +492,21 @@ async def clean_up(part: PartDep, who: Operator, body: CleanupBody, preview: Pre
 @router.websocket("/jobs/status")
 async def watch_job(websocket: WebSocket) -> None:
     """A frame each second: status, active workers with their items, counts, throughput, the last errors."""
-    who = await check_websocket(websocket)
-    await websocket.accept()
-    part = part_of(websocket)
-    reading = asyncio.create_task(_until_closed(websocket))
-    seen, checked = 0, asyncio.get_running_loop().time()
-    with suppress(WebSocketDisconnect, RuntimeError):
-        async with part.feed.client():
-            while not reading.done():
-                nexts = asyncio.create_task(part.feed.next(seen))
-                await asyncio.wait((nexts, reading), return_when=asyncio.FIRST_COMPLETED)
-                if not nexts.done():
-                    nexts.cancel()
-                    break
-                seen, frame = nexts.result()
-                await websocket.send_json(frame)
-                if (now := asyncio.get_running_loop().time()) - checked > CHECK_SECONDS:
-                    checked = now
-                    if not await is_still_allowed(websocket, who):
-                        await websocket.close(POLICY_VIOLATION)
-                        break
-    reading.cancel()
-    await asyncio.gather(reading, return_exceptions=True)
+    async with connected(websocket) as client:
+        if client is not None:
+            await run_until_first(websocket, client, ignore_messages(websocket), _send_frames(websocket))
 
 
-async def _until_closed(websocket: WebSocket) -> None:
-    """Whatever the client sends is ignored."""
-    with suppress(WebSocketDisconnect, RuntimeError):
+async def _send_frames(websocket: WebSocket) -> End:
+    feed = part_of(websocket).feed
+    async with feed.client() as too_old:
+        seen = too_old
         while True:
-            await websocket.receive_text()
+            seen, frame = await feed.next(seen)
+            try:
+                await websocket.send_json(frame)
+            except (WebSocketDisconnect, RuntimeError):
+                return None, ""
 
 
 async def _status(part: JobsPart) -> dict[str, Any]:
@@ -521,4 +518,4 @@ async def _changed(part: JobsPart, text: str, command: str, *, preview: bool = F
 
 
 def _drain_command(part: JobsPart) -> str:
-    return f"shoal workers stop --run latest:{part.jobs.scraper}"
+    return part.commands.stop_workers(f"latest:{part.jobs.scraper}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -31,14 +31,12 @@ FRAME_SECONDS = 1.0
 # The first frame waits so long for topics that are not read yet.
 FIRST_FRAME_SECONDS = 0.5
 EMPTY_FRAME_SECONDS = 15.0
-# A client that has not read for so long is disconnected.
-STUCK_SECONDS = 30.0
 ACCESS_SECONDS = 15.0
-# Close codes; those from 4000 on are ours.
-NOT_ALLOWED, TOO_LARGE, RESTARTING, TOO_MANY_CLIENTS, BAD_MESSAGE, DOES_NOT_READ = 1008, 1009, 1012, 1013, 4000, 4008
+# Close codes; those from 4000 on are ours. A client that does not read is disconnected without one (server.py).
+NOT_ALLOWED, TOO_LARGE, RESTARTING, TOO_MANY_CLIENTS, BAD_MESSAGE = 1008, 1009, 1012, 1013, 4000
 
 # How a connection ends: a close code, or None when the client has gone; and a reason.
-_End = tuple[int | None, str]
+End = tuple[int | None, str]
 
 router = APIRouter()
 
@@ -110,7 +108,7 @@ class LiveClient:
     def __init__(self, subscription: Subscription, connection: HTTPConnection, principal: Principal) -> None:
         self.connection = connection
         self.principal = principal
-        self.ended: asyncio.Future[_End] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
         self._subscription = subscription
         self._playing = asyncio.Event()
         self._playing.set()
@@ -195,20 +193,34 @@ def live_clients(connection: HTTPConnection) -> LiveClients:
 
 @router.websocket("/api/v1/live")
 async def live_socket(websocket: WebSocket) -> None:
+    async with connected(websocket) as client:
+        if client is not None:
+            await run_until_first(websocket, client, _receive(websocket, client), _send(websocket, client))
+
+
+@asynccontextmanager
+async def connected(websocket: WebSocket) -> AsyncIterator[LiveClient | None]:
+    """Accept a WebSocket of somebody who may read, as one of the live clients; None when there are too many."""
     principal = await check_websocket(websocket)
     clients = live_clients(websocket)
     await websocket.accept()
     if clients.is_full:
         await websocket.close(TOO_MANY_CLIENTS, "The server has too many live clients. Try again later.")
+        yield None
         return
     async with clients.client(websocket, principal) as client:
-        tasks = [asyncio.create_task(_receive(websocket, client)), asyncio.create_task(_send(websocket, client))]
-        try:
-            await asyncio.wait({*tasks, client.ended}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
+        yield client
+
+
+async def run_until_first(websocket: WebSocket, client: LiveClient, *works: Coroutine[Any, Any, End]) -> None:
+    """Serve a client until one of these returns, or the server ends the connection; then close it."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.wait({*tasks, client.ended}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
     if client.ended.done():
         results.insert(0, client.ended.result())
     for result in results:
@@ -225,8 +237,25 @@ async def _close(websocket: WebSocket, code: int | None, reason: str) -> None:
                 await websocket.close(code, reason)
 
 
-async def _receive(websocket: WebSocket, client: LiveClient) -> _End:
+async def ignore_messages(websocket: WebSocket) -> End:
+    """Read what a client sends that has nothing to say. Returns how the connection ends."""
+    return await _read_messages(websocket, lambda text: None)
+
+
+async def _receive(websocket: WebSocket, client: LiveClient) -> End:
     """Do what the client asks for. Returns how the connection ends."""
+
+    def obey(text: str) -> None:
+        wanted = _decode(text)
+        if wanted.subscribe is not None:
+            client.subscribe(check_topics(wanted.subscribe, MAX_TOPICS), wanted.cursor)
+        if wanted.pause is not None:
+            client.pause(wanted.pause)
+
+    return await _read_messages(websocket, obey)
+
+
+async def _read_messages(websocket: WebSocket, obey: Callable[[str], None]) -> End:
     times: deque[float] = deque(maxlen=MAX_MESSAGES)
     while True:
         message = await websocket.receive()
@@ -242,23 +271,16 @@ async def _receive(websocket: WebSocket, client: LiveClient) -> _End:
         if len(text) > MAX_MESSAGE_CHARACTERS:
             return TOO_LARGE, f"A message has {MAX_MESSAGE_CHARACTERS} characters at most."
         try:
-            wanted = _decode(text)
-            if wanted.subscribe is not None:
-                client.subscribe(check_topics(wanted.subscribe, MAX_TOPICS), wanted.cursor)
+            obey(text)
         except (msgspec.DecodeError, UsageError) as error:
             return BAD_MESSAGE, _short(str(error))
-        if wanted.pause is not None:
-            client.pause(wanted.pause)
 
 
-async def _send(websocket: WebSocket, client: LiveClient) -> _End:
+async def _send(websocket: WebSocket, client: LiveClient) -> End:
     while True:
         frame = await client.next_frame()
         try:
-            async with asyncio.timeout(STUCK_SECONDS):
-                await websocket.send_text(frame.text)
-        except TimeoutError:
-            return DOES_NOT_READ, "The client does not read."
+            await websocket.send_text(frame.text)
         except (WebSocketDisconnect, RuntimeError):
             return None, ""
 
@@ -292,6 +314,7 @@ async def live_events(
             headers={"Retry-After": "10"},
         )
     wanted = check_topics([name for part in topics.split(",") if (name := part.strip())], MAX_TOPICS)
+    clients.hub.check_room(wanted)
     after = request.headers.get("last-event-id") or cursor
     return StreamingResponse(
         _events(request, principal, clients, wanted, after),

@@ -136,7 +136,7 @@ def _type_text(schema: Mapping[str, Any]) -> str:
 
 
 def _model_name(name: str) -> str:
-    """`Page_RunRecord_` is `Page of RunRecord`."""
+    """`PageRecord_RunRecord_` is `PageRecord of RunRecord`."""
     outer, underscore, inner = name.rstrip("_").partition("_")
     return f"{outer} of {inner}" if underscore else name
 

@@ -86,7 +86,7 @@ class ErrorAnswer(Answer):
     error: ErrorFields
 
 
-class Page(Answer, Generic[Row]):
+class PageRecord(Answer, Generic[Row]):
     """A part of a list. `cursor` gets the next part; null: there is none."""
 
     rows: list[Row]
@@ -225,7 +225,7 @@ class PartitionRecord(CountsFields):
 
 
 class WorkerProgressRecord(Answer):
-    """What a worker did for the run in the last hour."""
+    """What a worker did for the run in the last 10 minutes."""
 
     worker: WorkerId
     leased: Amount
@@ -268,7 +268,7 @@ class RunDetailRecord(RunStatusRecord):
     why: list[ReasonRecord]
     workers: Annotated[RunWorkers, Field(description="Those that take items of this run.")]
     worker_progress: Annotated[
-        list[WorkerProgressRecord], Field(description="Of the last hour, most done first; 50 at most.")
+        list[WorkerProgressRecord], Field(description="Of the last 10 minutes, most done first; 50 at most.")
     ]
     versions: Annotated[dict[str, int], Field(description="Live workers per version of Shoal.")]
     code_versions: Annotated[dict[str, int], Field(description="Live workers per version of the scraper's code.")]
@@ -457,7 +457,7 @@ class ListedItem(ItemRecord):
     waiting_text: Annotated[str, Field(examples=["It waits for its lane shop.example."])]
 
 
-class ItemPage(Page[ListedItem]):
+class ItemPage(PageRecord[ListedItem]):
     """Items in the order they were enqueued. A page may be short, even empty, while more follow."""
 
     count: Annotated[int | None, Field(description="Items that match, as far as they were counted.", examples=[37])]
@@ -532,7 +532,7 @@ class FailureRecord(Answer):
     ]
 
 
-class FailurePageRecord(Page[FailureRecord]):
+class FailurePageRecord(PageRecord[FailureRecord]):
     """Groups of failures. Items that died just now may not be in a group yet."""
 
     ungrouped: Amount
@@ -609,7 +609,7 @@ class HostHealthRecord(Answer):
     error: Annotated[str, Field(examples=[""])]
 
 
-class ExitRecord(Answer):
+class EgressExitRecord(Answer):
     """A proxy, a token or a Tor circuit. `hosts` and `budgets` are of a single exit."""
 
     pool: PoolName
@@ -897,7 +897,7 @@ class ScaleAnswer(ActionAnswer):
 
 
 class ExitAnswer(ActionAnswer):
-    exit: ExitRecord
+    exit: EgressExitRecord
 
 
 class ExitTestAnswer(ActionAnswer):
@@ -1041,10 +1041,23 @@ class ExitTestBody(Body):
     ] = None
 
 
-class SettingsBody(Body):
-    """A new version of the retry options of a scraper; those that are left out, or null, are as configured."""
+class RetryOptionsBody(Body):
+    """How often an item is tried again, and when. What is left out, or null, is as configured."""
 
-    value: Annotated[dict[str, Any], Field(max_length=20, examples=[{"retries": 5}])]
+    retries: Annotated[int | None, Field(ge=0, le=999, description="Tries after the first.", examples=[5])] = None
+    backoff_factor: Annotated[float | None, Field(ge=1, le=10, examples=[2.0])] = None
+    backoff_cap: Annotated[
+        float | None, Field(ge=0.01, le=86_400, description="A delay has so many seconds at most.", examples=[300.0])
+    ] = None
+    backoff_jitter: Annotated[
+        float | None, Field(ge=0, le=1, description="Share of a delay that is random.", examples=[0.2])
+    ] = None
+
+
+class SettingsBody(Body):
+    """A new version of the retry options of a scraper."""
+
+    value: RetryOptionsBody
     version: Annotated[
         int | None,
         Field(ge=0, le=MAX_ITEM, description="Refuse (409) unless this is the newest version; 0: there is none yet."),

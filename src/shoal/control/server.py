@@ -11,14 +11,18 @@ import contextlib
 import errno
 import logging
 import os
-import signal
+import resource
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 import msgspec
 import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from shoal.config import Settings
 from shoal.control.access import ControlOptions, is_loopback, parse_network
@@ -26,6 +30,8 @@ from shoal.control.app import build_app
 from shoal.control.live import stop_live_updates
 from shoal.errors import LedgerError, ShoalError, UsageError
 from shoal.model.log import Log
+from shoal.service.jobs import find_job_scraper
+from shoal.service.work import handled_signals
 from shoal.wiring import event_loop_factory, open_ledger, sqlite_path
 
 # Requests may end for so long after a signal; WebSockets are closed at once.
@@ -33,6 +39,12 @@ STOP_SECONDS = 3
 START_SECONDS = 30.0
 MAX_WEBSOCKET_BYTES = 64 << 10
 MAX_HEADER_BYTES = 32 << 10
+# A client sends the head of a request within so many seconds, and reads what it asked for without a longer pause.
+HEAD_SECONDS = 30.0
+STUCK_SECONDS = 30.0
+# Connections at once, as far as the process may open files; some of them are left for the ledger and for logs.
+MAX_CONNECTIONS = 4_000
+FILES_LEFT = 100
 
 
 class Listening(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +71,12 @@ def options_from(settings: Settings) -> ControlOptions:
     return options
 
 
+def check_jobs(settings: Settings, options: ControlOptions) -> None:
+    """Raise NotFound when the project has not the scraper that the paths `/jobs` are for."""
+    if options.jobs is not None:
+        find_job_scraper(settings, options.jobs)
+
+
 async def check_tokens(settings: Settings, options: ControlOptions) -> None:
     """Raise UsageError when nobody could use the server because there is no token.
 
@@ -75,13 +93,15 @@ async def check_tokens(settings: Settings, options: ControlOptions) -> None:
     finally:
         await ledger.close()
     if not has_token:
+        with listen(msgspec.structs.replace(options, port=0)):
+            pass  # an address that this machine does not have needs no token
         why = (
-            f"{options.host} can be reached from other machines"
+            f"Other machines can reach {options.host}"
             if not is_loopback(options.host)
-            else "requests of this machine need a token too (--require-token, --trust-proxy or --root-path)"
+            else "With --require-token, --trust-proxy or --root-path everybody needs a token"
         )
         raise UsageError(
-            f"{why[0].upper()}{why[1:]}, and there is no token.",
+            f"{why}, and there is no token.",
             remedy="Add one with `shoal serve token add NAME --role operator`, or serve on 127.0.0.1 only.",
         )
 
@@ -98,7 +118,7 @@ async def serve(
     sqlite_path(settings.ledger)  # raises for what is no address
     await check_tokens(settings, options)
     with listen(options) as bound:
-        server = make_server(settings, options, log=log, on_change=on_change)
+        server = make_server(build_app(settings, options, log=log, on_change=on_change), log)
         on_listening(listening_at(bound, options))
         with _stopped_by_signals(server):
             await server.serve([bound])
@@ -148,6 +168,81 @@ def listening_at(bound: socket.socket, options: ControlOptions) -> Listening:
     return Listening(url=f"http://{name}:{port}{options.root_path}/", host=host, port=port)
 
 
+def max_connections() -> int:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return max(FILES_LEFT, min(MAX_CONNECTIONS, files - FILES_LEFT))
+
+
+class _MustRead(asyncio.Protocol):
+    """Ends a connection whose client does not read what is sent to it: it would hold the answer in memory for ever."""
+
+    transport: asyncio.Transport
+    _stuck: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stuck = asyncio.get_running_loop().call_later(STUCK_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._forget_stuck()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget_stuck()
+        super().connection_lost(exc)
+
+    def _forget_stuck(self) -> None:
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
+
+
+class HttpConnection(_MustRead, H11Protocol):
+    """A connection of a client that must send, and read, within a time: uvicorn would wait for ever."""
+
+    _head: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > max_connections():
+            transport.abort()
+        else:
+            self._wait_for_head()
+
+    def handle_events(self) -> None:
+        before = self.cycle
+        super().handle_events()
+        if self.cycle is not before and not self.cycle.response_complete:
+            self._end_wait()
+
+    def handle_websocket_upgrade(self, event: Any) -> None:
+        self._end_wait()
+        super().handle_websocket_upgrade(event)
+
+    def on_response_complete(self) -> None:
+        self._wait_for_head()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_wait()
+        super().connection_lost(exc)
+
+    def _wait_for_head(self) -> None:
+        self._end_wait()
+        self._head = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def _end_wait(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+
+class WebSocketConnection(_MustRead, WebSocketsSansIOProtocol):
+    """A WebSocket whose client must read."""
+
+
 class ControlServer(uvicorn.Server):
     """A server that leaves the signals of the process to its caller."""
 
@@ -159,16 +254,17 @@ class ControlServer(uvicorn.Server):
         # Streams never end by themselves, and would be waited for.
         stop_live_updates(self.config.app)
         await super().shutdown(sockets)
+        if self.force_exit:
+            await self.lifespan.shutdown()  # uvicorn leaves it out then; the ledger is closed all the same
 
 
-def make_server(
-    settings: Settings, options: ControlOptions, *, log: Log, on_change: Callable[[str], object] = str
-) -> ControlServer:
+def make_server(app: FastAPI, log: Log) -> ControlServer:
     _log_warnings_of_uvicorn(log)
     config = uvicorn.Config(
-        build_app(settings, options, log=log, on_change=on_change),
+        app,
         lifespan="on",
-        ws="websockets-sansio",
+        http=HttpConnection,
+        ws=WebSocketConnection,
         log_config=None,
         access_log=False,
         proxy_headers=False,  # access.py decides whom to believe
@@ -228,7 +324,7 @@ class ServerThread:
     async def _serve(self) -> None:
         await check_tokens(self._settings, self._options)
         with self._listen() as bound:
-            self._server = make_server(self._settings, self._options, log=self._log)
+            self._server = make_server(build_app(self._settings, self._options, log=self._log), self._log)
             self._listening = listening_at(bound, self._options)
             self._ready.set()
             await self._server.serve([bound])
@@ -256,12 +352,8 @@ def _stopped_by_signals(server: ControlServer) -> Iterator[None]:
         if count > 2:
             os._exit(130)
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handled_signals(on_signal):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class _UvicornLog(logging.Handler):

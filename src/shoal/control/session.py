@@ -11,13 +11,13 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from shoal import __version__
-from shoal.control.access import COOKIE, Client, Viewer, gate_of, open_to_all
+from shoal.control.access import COOKIE, SESSION_PATH, Client, Viewer, gate_of, open_to_all, session_cookie
 from shoal.control.answers import ApiError
 from shoal.service import access
 from shoal.service.access import MAX_SECRET_LENGTH, SESSION_SECONDS
 from shoal.wiring import sqlite_path
 
-router = APIRouter(prefix="/api/v1", tags=["access"])
+router = APIRouter(tags=["access"])
 
 
 class LogIn(BaseModel):
@@ -56,7 +56,7 @@ class LogOutAnswer(BaseModel):
     text: str
 
 
-@router.get("/me")
+@router.get("/api/v1/me")
 async def me(request: Request, who: Viewer) -> Me:
     """Who sends this request, and the server's version, project, ledger and clock."""
     control = request.app.state.control
@@ -76,18 +76,20 @@ async def me(request: Request, who: Viewer) -> Me:
     )
 
 
-@router.post("/session")
+@router.post(SESSION_PATH)
 @open_to_all
 async def log_in(request: Request, response: Response, body: LogIn) -> LogInAnswer:
     """Log in with a token: the answer sets a cookie that scripts cannot read."""
     gate = gate_of(request)
     client = gate.client_of(request.scope, request.headers)
+    gate.failed_logins.check(client.address)
     gate.logins.check(client.address)
     ledger = gate.ledger
     token = await access.find_token(ledger, body.token.strip())
     if token is None:
         gate.refused_login(client.address)
         raise ApiError(401, "unauthorized", "The token is not valid: it was removed, has expired, or never existed.")
+    gate.logins.add(client.address)
     new = await access.start_session(ledger, token, by=f"{token.name}@{client.address}")
     if new is None:
         raise ApiError(401, "unauthorized", "The token was removed or has just expired.")
@@ -100,14 +102,13 @@ async def log_in(request: Request, response: Response, body: LogIn) -> LogInAnsw
     )
 
 
-@router.delete("/session")
+@router.delete(SESSION_PATH)
 @open_to_all
 async def log_out(request: Request, response: Response) -> LogOutAnswer:
     """Log out: the session ends everywhere, and the cookie is deleted."""
     gate = gate_of(request)
     client = gate.client_of(request.scope, request.headers)
-    secret = request.cookies.get(COOKIE, "")
-    if secret:
+    if secret := session_cookie(request.headers):
         grant = await access.find_session(gate.ledger, secret)
         name = "unknown" if grant is None else grant.name
         await access.end_session(gate.ledger, secret, by=f"{name}@{client.address}")

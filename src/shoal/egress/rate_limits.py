@@ -42,10 +42,11 @@ _MAX_LEARNED = 1_000
 
 def site_budget(headers: Mapping[str, str], now: datetime | None = None) -> SiteBudget | None:
     """What the headers of a response say; None for nothing. `now`: the time at the site if it has no Date header."""
+    names = " ".join(headers).lower()
+    if "ratelimit" not in names and "rate-limit" not in names and "retry-after" not in names:
+        return None
     lower = {name.lower(): value for name, value in headers.items()}
     waits = lower.get("retry-after")
-    if waits is None and not any("ratelimit" in name or "rate-limit" in name for name in lower):
-        return None
     date = _read_header_date(lower.get("date"))
     site_now = date or now or datetime.now(UTC)
     apart = _ROUNDING if date is not None else _CLOCKS_APART

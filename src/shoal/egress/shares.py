@@ -19,7 +19,7 @@ MAX_SHARE = 1_000
 LIFETIME_SECONDS = 30.0
 LIFETIME_PART = 0.05
 MIN_LIFETIME = 0.5
-# The next share is asked for so long before this one is used up.
+# The next share is asked for so long before this one is used up or has ended.
 AHEAD_SECONDS = 0.5
 # How fast the measured rate forgets.
 _RATE_SECONDS = 2.0
@@ -157,10 +157,13 @@ class SharedBudget:
         return self._rate * math.exp((self._rated_at - now) / _RATE_SECONDS) if self._rate else 0.0
 
     def needs_more(self, now: float) -> bool:
-        """Whether the shares are used up soon."""
-        return (
-            self._asked is None and not self.is_resting(now) and self.calls_left(now) <= self.rate(now) * AHEAD_SECONDS
-        )
+        """Whether the shares are used up soon, or end soon."""
+        if self._asked is not None or self.is_resting(now):
+            return False
+        wanted = self.rate(now) * AHEAD_SECONDS
+        # A slow worker rather waits a moment than hold two shares of what others want, too.
+        ends = now + min(AHEAD_SECONDS, share_seconds(self.policy) / 2) if wanted > MIN_SHARE else now
+        return self.calls_left(ends) <= wanted
 
     def ask(self, grant: int, members: int, now: float) -> GrantRequest:
         """The request for the next share; `receive` or `fail` follows."""

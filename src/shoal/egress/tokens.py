@@ -258,6 +258,7 @@ class TokenPool(BasePool):
         self._refused: Counter[str] = Counter()
         self._hosts = tuple(_AllowedHost(text) for text in config.hosts)
         self._header_name, _, self._header_value = config.header.partition(": ")
+        self._headers: dict[str, Mapping[str, str]] = {}
         self._resources = Resources(config.budget, config.budgets)
         self._budgets: dict[tuple[str, str], SharedBudget] = {}
         self._locks: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -318,7 +319,10 @@ class TokenPool(BasePool):
         return 2 * len(self.health.records) + 2
 
     def header(self, exit_: Exit) -> Mapping[str, str]:
-        return {self._header_name: self._header_value.replace("{token}", exit_.token)}
+        header = self._headers.get(exit_.key)
+        if header is None:
+            header = self._headers[exit_.key] = {self._header_name: self._header_value.replace("{token}", exit_.token)}
+        return header
 
     def may_have_token(self, url: str, host: str | None, first_host: str) -> bool:
         """Whether a token may be sent there: to the hosts of the pool, or else to the host of the first request."""

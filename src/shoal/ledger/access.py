@@ -6,7 +6,7 @@ import hmac
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
-from shoal.errors import InvalidSetting
+from shoal.errors import InvalidItem, InvalidSetting
 from shoal.ledger.rows import Queryable, Row, grant_from, token_from
 from shoal.model.access import AccessGrant, AccessToken, Role
 from shoal.model.item import MAX_NAME_BYTES
@@ -27,7 +27,10 @@ class BaseAccess(ABC):
     async def add_token(
         self, name: str, role: Role, digest: bytes, *, seconds: float | None = None, by: str = ""
     ) -> AccessToken | None:
-        check_text("token", name, MAX_NAME_BYTES)
+        try:
+            check_text("name of the token", name, MAX_NAME_BYTES)
+        except InvalidItem as error:
+            raise InvalidSetting(error.message, remedy="Choose a name such as grafana.") from None
         _check_digest(digest)
         if seconds is not None and not 0 < seconds <= MAX_SECONDS:
             raise InvalidSetting(f"A token is valid for more than 0 s and at most 100 years, not for {seconds:g} s.")

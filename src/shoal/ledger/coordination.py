@@ -17,6 +17,8 @@ from shoal.model.views import LockView, StoredSettingsView
 from shoal.model.worker import WorkerPoolSpec, WorkerPoolView
 
 MAX_LOCK_NAME_BYTES = 500
+# Locks that are idempotency keys of requests begin so. They are many, and upkeep deletes them after a day.
+REQUEST_KEY_PREFIX = "request-key/"
 MAX_SESSION_BYTES = 4 << 20
 FORGET_POOLS_SECONDS = 7 * 86_400.0
 

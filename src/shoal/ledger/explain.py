@@ -99,17 +99,37 @@ def heartbeat_problem(worker: WorkerView) -> str | None:
 
 def why_items(items: Iterable[ItemContext]) -> dict[int, WaitReason]:
     """The first reason of each of many items of one run, which share one list of workers."""
-    services: dict[tuple[str, str], list[WaitReason]] = {}
+    services = _Services()
     return {each.item.id: why_item(each, services)[0] for each in items}
 
 
-def why_item(facts: ItemContext, services: dict[tuple[str, str], list[WaitReason]] | None = None) -> list[WaitReason]:
-    """The reasons why an item is not running. `services`: remembers those that only depend on stage and partition."""
-    item = facts.item
+class _Services:
+    """What was found out about the workers of one run: there may be a thousand, and as many items ask."""
+
+    def __init__(self) -> None:
+        self.full: list[WaitReason] | None = None
+        self._able: dict[str, list[WorkerView]] = {}
+        self._reasons: dict[tuple[str, str], list[WaitReason]] = {}
+
+    def reasons(self, facts: ItemContext, stage: str, partition: str) -> list[WaitReason]:
+        """Whether no worker takes items of this stage and partition, or all that do wait for egress."""
+        place = (stage, partition)
+        if place not in self._reasons:
+            if stage not in self._able:
+                self._able[stage] = _eligible_workers(facts.run, stage, facts.workers)
+            self._reasons[place] = _service_reasons(facts, stage, partition, self._able[stage])
+        return self._reasons[place]
+
+
+def why_item(facts: ItemContext, services: _Services | None = None) -> list[WaitReason]:
+    """The reasons why an item is not running. `services`: remembers what depends on the workers only."""
+    item, services = facts.item, services or _Services()
     if item.state in FINAL_STATES:
         text = f"It is {item.state.value}" + (f": {item.error}" if item.error else "") + "."
         return [WaitReason(code=item.state.value, text=text, since=item.since)]
-    reasons = [*_run_reasons(facts.run, facts.run_changed_at), *_ledger_full_reasons(facts.full, facts.workers)]
+    if services.full is None:
+        services.full = _ledger_full_reasons(facts.full, facts.workers)
+    reasons = [*_run_reasons(facts.run, facts.run_changed_at), *services.full]
     if item.state is ItemState.LEASED:
         reasons.append(_leased_reason(item, facts.workers, facts.now))
         return reasons
@@ -121,11 +141,8 @@ def why_item(facts: ItemContext, services: dict[tuple[str, str], list[WaitReason
         text = f"{_ranked(facts.ahead)} of its run are before it in the lane." if facts.ahead is not None else ""
         text = text or f"It waits for a place in the lane {item.lane}."
         reasons.append(WaitReason(code="lane_rank", text=text, items=facts.ahead))
-    known = {} if services is None else services
-    place = (item.stage, item.partition)
-    if place not in known:
-        known[place] = _service_reasons(facts, *place)
-    reasons.extend(reason for reason in known[place] if reason.code != "egress" or item.state is not ItemState.DELAYED)
+    serving = services.reasons(facts, item.stage, item.partition)
+    reasons.extend(reason for reason in serving if reason.code != "egress" or item.state is not ItemState.DELAYED)
     if item.state is ItemState.READY:
         text = f"{_ranked(facts.ahead)} are before it in its queue." if facts.ahead is not None else ""
         text = text or "It is ready and waits for a free worker."
@@ -133,11 +150,10 @@ def why_item(facts: ItemContext, services: dict[tuple[str, str], list[WaitReason
     return reasons
 
 
-def _service_reasons(facts: ItemContext, stage: str, partition: str) -> list[WaitReason]:
-    """Whether no worker takes items of this stage and partition, or all that do wait for egress."""
-    reasons = _worker_reasons(facts.run, stage, partition, facts.workers, facts.now)
-    able = [worker for worker in _eligible_workers(facts.run, stage, facts.workers) if _takes(worker, partition)]
-    if (wait := _egress_wait(stage, able, facts.now)) is not None:
+def _service_reasons(facts: ItemContext, stage: str, partition: str, able: Sequence[WorkerView]) -> list[WaitReason]:
+    reasons = _worker_reasons(facts, stage, partition, able)
+    taking = (worker for worker in able if _takes(worker, partition))
+    if (wait := _egress_wait(stage, taking, facts.now)) is not None:
         reasons.append(_egress_reason(wait, "It waits"))
     return reasons
 
@@ -398,7 +414,7 @@ class EgressGate(msgspec.Struct, frozen=True):
     until: dt.datetime | None
 
 
-def _egress_wait(stage: str, able: Sequence[WorkerView], now: dt.datetime) -> EgressGate | None:
+def _egress_wait(stage: str, able: Iterable[WorkerView], now: dt.datetime) -> EgressGate | None:
     """What all these workers wait for, by the report of the one that expects the end first; None when one can go on."""
     gates = []
     for worker in able:
@@ -448,13 +464,10 @@ def _takes(worker: WorkerView, partition: str) -> bool:
     return worker.scope.steal or not worker.scope.partitions or partition in worker.scope.partitions
 
 
-def _worker_reasons(
-    run: Run, stage: str, partition: str, workers: Sequence[WorkerView], now: dt.datetime
-) -> list[WaitReason]:
-    able = _eligible_workers(run, stage, workers)
+def _worker_reasons(facts: ItemContext, stage: str, partition: str, able: Sequence[WorkerView]) -> list[WaitReason]:
     if not able:
-        since = _last_served(run, [stage], workers, now)
-        return [WaitReason(code="no_worker", text=_no_worker(run, [stage]), since=since)]
+        since = _last_served(facts.run, [stage], facts.workers, facts.now)
+        return [WaitReason(code="no_worker", text=_no_worker(facts.run, [stage]), since=since)]
     if not any(_takes(worker, partition) for worker in able):
         return [
             WaitReason(

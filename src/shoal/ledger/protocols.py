@@ -64,6 +64,7 @@ from shoal.model.views import (
     ItemFilter,
     ItemView,
     LockView,
+    OldestLease,
     PartitionProgress,
     RecentActivity,
     ReplayReport,
@@ -692,6 +693,9 @@ class Reads(Protocol):
 
     async def stale(self, *, older_than: float = 1800.0, limit: int = 100) -> list[StaleClaim]: ...
 
+    async def oldest_leases(self, run_id: str, *, limit: int = 1000) -> list[OldestLease]:
+        """Of each worker that has items of the run the one that it has had longest, the oldest first."""
+
     async def results(
         self, run_id: str, *, stage: str | None = None, cursor: str | None = None, limit: int = 1000
     ) -> CursorPage[ResultRow]:
@@ -746,10 +750,16 @@ class Reads(Protocol):
 
     async def why_item(self, run_id: str, item: int) -> list[WaitReason]: ...
 
-    async def why_items(self, run_id: str, items: Sequence[int]) -> dict[int, WaitReason]:
-        """The first reason of each of these items, 200 at most, without its place in the queue."""
+    async def why_items(
+        self, run_id: str, items: Sequence[int], *, workers: Sequence[WorkerView] | None = None
+    ) -> dict[int, WaitReason]:
+        """The first reason of each of these items, 200 at most, without its place in the queue.
 
-    async def why_run(self, run_id: str) -> list[WaitReason]: ...
+        `workers`: the present ones, if the caller has just read them; a thousand take a while.
+        """
+
+    async def why_run(self, run_id: str, *, workers: Sequence[WorkerView] | None = None) -> list[WaitReason]:
+        """What limits a run, the most important reason first. `workers` as for `why_items`."""
 
 
 class Upkeep(Protocol):

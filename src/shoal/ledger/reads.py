@@ -43,6 +43,7 @@ from shoal.model.views import (
     ItemCount,
     ItemFilter,
     ItemView,
+    OldestLease,
     PartitionProgress,
     RecentActivity,
     ResultRow,
@@ -51,13 +52,14 @@ from shoal.model.views import (
     WaitReason,
     WorkerProgress,
 )
+from shoal.model.worker import WorkerView
 
 SCAN_WINDOW = 1_000
 BUSIEST_LANES = 5
 # So many items are read for one page when no index answers the filter; some tens of milliseconds.
-MAX_SCANNED = 50_000
+MAX_SCANNED = 5_000
 # So many items are read at a time for a text in their keys and URLs.
-TEXT_WINDOW = 20_000
+TEXT_WINDOW = 10_000
 # A filter by text or lane is applied to so many items in these states at a time.
 MAX_REFINED = 10_000
 # So many items of a lane are read for a page when their states must be looked up.
@@ -69,6 +71,7 @@ RATE_MINUTES = 5
 MAX_EXPLAINED = 200
 _LAST_RECORD = 2**31 - 1
 _LAST_EVENT = 2**62
+OPEN = "open"
 Found = tuple[list[int], int | None, bool]
 
 
@@ -236,6 +239,11 @@ class SqlReads:
         check_limit(limit)
         return [StaleClaim(**dict(row)) for row in await self._db.fetch(self._sql["stale"], older_than, limit)]
 
+    async def oldest_leases(self, run_id: str, *, limit: int = 1000) -> list[OldestLease]:
+        run = await self._catalog.run(run_id)
+        check_limit(limit)
+        return [OldestLease(**dict(row)) for row in await self._db.fetch(self._sql["oldest_leases"], run.no, limit)]
+
     async def results(
         self, run_id: str, *, stage: str | None = None, cursor: str | None = None, limit: int = 1000
     ) -> CursorPage[ResultRow]:
@@ -353,7 +361,9 @@ class SqlReads:
             )
         )
 
-    async def why_items(self, run_id: str, items: Sequence[int]) -> dict[int, WaitReason]:
+    async def why_items(
+        self, run_id: str, items: Sequence[int], *, workers: Sequence[WorkerView] | None = None
+    ) -> dict[int, WaitReason]:
         if len(items) > MAX_EXPLAINED:
             raise InvalidSetting(f"{len(items)} items cannot be explained at once; at most {MAX_EXPLAINED}.")
         run = await self._runs.get(run_id)
@@ -364,7 +374,9 @@ class SqlReads:
         found = [lane_from(row) for row in await self._db.fetch(self._sql["item_lanes"], run.no, list(items))]
         # If a lane of the run and a shared one have the same name, the items here are most often of the run's own.
         lanes = {lane.key: lane for lane in sorted(found, key=lambda lane: lane.run_id is not None)}
-        workers, full = await self._workers.list(), self._full()
+        full = self._full()
+        if workers is None:
+            workers = await self._workers.list()
         return explain.why_items(
             explain.ItemContext(
                 run=run,
@@ -380,7 +392,7 @@ class SqlReads:
             for row, view in ((row, item_from(row)) for row in rows)
         )
 
-    async def why_run(self, run_id: str) -> list[WaitReason]:
+    async def why_run(self, run_id: str, *, workers: Sequence[WorkerView] | None = None) -> list[WaitReason]:
         run = await self._runs.get(run_id)
         times = await self._db.row(self._sql["run_times"], run.no)
         delayed = [explain.DelayedGroup(*row) for row in await self._db.fetch(self._sql["delayed_reasons"], run.no)]
@@ -397,7 +409,7 @@ class SqlReads:
                 lanes=list({(lane.run_id, lane.key): lane for lane in map(lane_from, lanes)}.values()),
                 delayed=delayed,
                 holders=[explain.LeaseHolder(*row) for row in await self._db.fetch(self._sql["run_holders"], run.no)],
-                workers=await self._workers.list(),
+                workers=await self._workers.list() if workers is None else workers,
                 scalings=[scaling_from(row) for row in await self._db.fetch(self._sql["scalings"], run.no)],
             )
         )
@@ -420,6 +432,10 @@ class SqlReads:
                 window = most if not which.states and exact and which.text is None else LANE_WINDOW
                 row = await self._db.row(self._sql["find_in_lanes"], run.no, lanes, after, window)
                 ids, seen_to = _full_list(row, window)
+                if which.states and ids:
+                    ends = {state.value if state in FINAL_STATES else OPEN for state in which.states}
+                    row = await self._db.row(self._sql["refine_ends"], run.no, ids, sorted(ends))
+                    ids = array_from(row["ids"])
                 return ids, seen_to, which == ItemFilter(lane=which.lane)
         if which.text is not None and not which.states and lanes is None and exact:
             queues = None
@@ -454,7 +470,7 @@ class SqlReads:
         async def add_scanned(query: str, window_at: int, *args: object) -> None:
             """For tables where many rows may not match: first a small window, which is enough as a rule."""
             begin = len(found)
-            for window in (max(most, SCAN_WINDOW), MAX_SCANNED):
+            for window in (min(max(most, SCAN_WINDOW), MAX_SCANNED), MAX_SCANNED):
                 del found[begin:]
                 await add(query, *args[:window_at], window, *args[window_at:])
                 if len(found[begin][0]) == most or found[begin][1] is None:

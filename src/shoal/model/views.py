@@ -222,6 +222,15 @@ class StaleClaim(msgspec.Struct, frozen=True, kw_only=True):
     minutes_ago: float
 
 
+class OldestLease(msgspec.Struct, frozen=True, kw_only=True):
+    """The item that a worker has had longest: its number, its URL or key, and since when it is claimed."""
+
+    worker: str
+    item: int
+    name: str
+    since: dt.datetime
+
+
 class ResultRow(msgspec.Struct, frozen=True, gc=False):
     """The `n`-th record of an item, as JSON text, with the item's stage, key and URL.
 

@@ -7,7 +7,7 @@ is raised.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -19,7 +19,7 @@ from shoal.export.coverage import MIN_RECORDS, check_coverage
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.run import Run, RunState
-from shoal.model.views import LockView
+from shoal.model.views import LockView, WaitReason
 from shoal.notify.conditions import (
     DELIVERY_PREFIX,
     RAISE_PREFIX,
@@ -171,8 +171,9 @@ async def read_conditions(
     rules: AlertRules,
     *,
     unless: Callable[[AlertCondition], bool] = lambda condition: False,
+    gates: Sequence[WaitReason] | None = None,
 ) -> list[AlertCondition]:
-    """The current conditions of a run, without those for which `unless` is true."""
+    """The current conditions of a run, without those for which `unless` is true. `gates`: if they were just read."""
     if run.finished_at is not None:
         if not has_just_ended(run, now):
             return []
@@ -183,16 +184,16 @@ async def read_conditions(
     conditions = [
         condition for condition in running_conditions(run, counts, recent, now, rules) if not unless(condition)
     ]
-    if any(condition.kind is AlertKind.STALL for condition in conditions) and is_waiting_as_configured(
-        counts, await ledger.reads.why_run(run.id), now
-    ):
-        return [condition for condition in conditions if condition.kind is not AlertKind.STALL]
+    if any(condition.kind is AlertKind.STALL for condition in conditions):
+        gates = await ledger.reads.why_run(run.id) if gates is None else gates
+        if is_waiting_as_configured(counts, gates, now):
+            return [condition for condition in conditions if condition.kind is not AlertKind.STALL]
     return conditions
 
 
 async def ledger_now(ledger: Ledger) -> dt.datetime:
     """The current time by the ledger's clock."""
-    return (await ledger.health.check()).clock
+    return dt.datetime.fromtimestamp(await ledger.lanes.clock(), dt.UTC)
 
 
 class RaisedAlert(msgspec.Struct, frozen=True, kw_only=True):

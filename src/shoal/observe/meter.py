@@ -219,12 +219,12 @@ async def recent_rate(ledger: Ledger, snapshot: Snapshot) -> float | None:
     run, counts = snapshot.run, snapshot.counts
     if run.finished_at is not None:
         return _rate(counts.ended, (run.finished_at - run.created_at).total_seconds())
-    clock = (await ledger.health.check()).clock
-    workers = await ledger.reads.workers(run.id, minutes=RECENT_MINUTES)
+    clock = dt.datetime.fromtimestamp(await ledger.lanes.clock(), dt.UTC)
+    recent = await ledger.reads.recent(run.id, minutes=RECENT_MINUTES)
     # The ledger counts per whole minute, and the current minute is not over: four full minutes and a part.
     covered = (RECENT_MINUTES - 1) * 60 + clock.second + clock.microsecond / 1e6
     seconds = min(covered, (clock - run.created_at).total_seconds())
-    return _rate(sum(worker.done + worker.dead + worker.skipped for worker in workers), seconds)
+    return _rate(recent.done + recent.dead + recent.skipped, seconds)
 
 
 def overall_rate(snapshot: Snapshot, until: dt.datetime) -> float | None:

@@ -15,6 +15,7 @@ from shoal.errors import LedgerError
 from shoal.ledger.protocols import Ledger
 from shoal.model.redaction import redacted
 from shoal.model.views import WaitReason
+from shoal.model.worker import WorkerView
 from shoal.observe.failures import FailureCount, read_failures
 from shoal.observe.meter import Meter, Reading
 from shoal.observe.snapshot import Snapshot, take_snapshot
@@ -175,16 +176,21 @@ class LedgerFailures:
 class GateCache:
     """The gates of a run, read again only as often as MAX_GATES_SHARE allows."""
 
-    def __init__(self, ledger: Ledger, run_id: str) -> None:
+    def __init__(
+        self, ledger: Ledger, run_id: str, *, workers: Callable[[], Awaitable[Sequence[WorkerView]]] | None = None
+    ) -> None:
+        """`workers` returns the present workers, when the caller knows them already."""
         self._ledger = ledger
         self._run_id = run_id
+        self._workers = workers
         self._gates: Sequence[WaitReason] = ()
         self._next_at = 0.0
 
     async def gates(self) -> Sequence[WaitReason]:
         started_at = time.monotonic()
         if started_at >= self._next_at:
-            self._gates = await self._ledger.reads.why_run(self._run_id)
+            workers = None if self._workers is None else await self._workers()
+            self._gates = await self._ledger.reads.why_run(self._run_id, workers=workers)
             ended_at = time.monotonic()
             self._next_at = ended_at + max(MIN_GATES_SECONDS, (ended_at - started_at) / MAX_GATES_SHARE)
         return self._gates

@@ -45,7 +45,7 @@ VERSION_SKEW_REMEDY = (
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A run with its counts. `counts` is the sum of `partitions`; `gates` are its wait reasons, most important first.
 
-    `at` is this machine's clock: for display only. `egress`: the pools of exits that live workers use.
+    `at`: when it was read, by the ledger's clock. `egress`: the pools of exits that live workers use.
     """
 
     at: dt.datetime
@@ -76,9 +76,9 @@ async def take_snapshot(ledger: Ledger, run_id: str, *, gates: Sequence[WaitReas
         gates = await ledger.reads.why_run(run_id)
     counts = sum_counts(part.counts for part in partitions)
     pools = () if run.state in ENDED else tuple(pool for pool in await ledger.exits.pools() if pool.members)
-    return Snapshot(
-        at=dt.datetime.now(dt.UTC), run=run, counts=counts, partitions=partitions, gates=tuple(gates), egress=pools
-    )
+    # By the ledger's clock, as everything that it is compared with; this machine's may be wrong.
+    at = dt.datetime.fromtimestamp(await ledger.lanes.clock(), dt.UTC)
+    return Snapshot(at=at, run=run, counts=counts, partitions=partitions, gates=tuple(gates), egress=pools)
 
 
 class Bottleneck(msgspec.Struct, frozen=True):

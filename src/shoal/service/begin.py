@@ -213,17 +213,18 @@ async def pause_abandoned_runs(
     return paused
 
 
-async def mark_local_dead_workers(ledger: Ledger) -> list[str]:
+async def mark_local_dead_workers(ledger: Ledger) -> None:
     """Workers of this machine whose process is gone: their items need not wait for the lease to end.
 
     Only for a ledger that lies on this machine: elsewhere another machine may have the same name.
     """
-    marked = []
     for worker in await ledger.workers.list():
-        if worker.node == socket.gethostname() and not _is_alive(worker.pid):
+        if is_local_dead_worker(worker):
             await ledger.workers.mark_dead(worker.id)
-            marked.append(worker.id)
-    return marked
+
+
+def is_local_dead_worker(worker: WorkerView) -> bool:
+    return worker.node == socket.gethostname() and not _is_alive(worker.pid)
 
 
 def _is_alive(pid: int) -> bool:

@@ -97,6 +97,10 @@ class Commands:
     def stop_workers(self, run: str) -> str:
         return self._line("workers stop", flags=_flags(run=run))
 
+    def start_pool(self, target: str, workers: int, *, run: str | None = None) -> str:
+        """`target`: the scraper as commands take it."""
+        return self._line("pool start", target, flags=_flags(**{"workers": workers, "run-id": run}))
+
     def scale(self, scraper: str, workers: int | None) -> str:
         return self._line("pool scale", scraper, "auto" if workers is None else str(workers))
 

@@ -17,7 +17,7 @@ from shoal.model.views import AuditEvent, Counts, WaitReason
 from shoal.observe.formatting import format_duration, pluralize
 from shoal.observe.meter import GROWING_RATIO, MAX_ETA_SECONDS, MIN_ETA_SPREAD, MIN_RATE_SECONDS, Reading
 from shoal.observe.snapshot import Bottleneck, Snapshot, find_bottleneck, take_snapshot
-from shoal.service.lookup import find_run
+from shoal.service.lookup import find_run, ledger_now
 
 if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger
@@ -78,7 +78,7 @@ async def read_history(ledger: Ledger, run: str, minutes: int = 60) -> History:
             remedy="Ask for another time.",
         )
     found = await find_run(ledger, run)
-    now = await _ledger_now(ledger)
+    now = await ledger_now(ledger)
     until = now if found.finished_at is None else min(now, found.finished_at)
     step = history_step(minutes * 60)
     points = await ledger.reads.history(found.id, seconds=minutes * 60, step=step, until=until)
@@ -181,13 +181,14 @@ _MARK_TEXTS: dict[str, Callable[[AuditEvent], str]] = {
 _SHARED_MARKS = ("lane.set", "lane.blocked", "lane.slowed", "leases.released", "worker.draining")
 
 
-async def explain_progress(ledger: Ledger, run: str) -> RunOutlook:
-    """Return what limits a run, since when, and an honest estimate of its end."""
-    found = await find_run(ledger, run)
-    snapshot = await take_snapshot(ledger, found.id)
+async def explain_progress(ledger: Ledger, run: str, *, snapshot: Snapshot | None = None) -> RunOutlook:
+    """Return what limits a run, since when, and an honest estimate of its end. `snapshot`: if just taken."""
+    if snapshot is None:
+        snapshot = await take_snapshot(ledger, (await find_run(ledger, run)).id)
+    found = snapshot.run
     bottleneck = find_bottleneck(snapshot.counts, snapshot.gates)
     reason = next((gate for gate in snapshot.gates if gate.text and gate.text in bottleneck.text), None)
-    now = await _ledger_now(ledger)
+    now = await ledger_now(ledger)
     pace = Pace(snapshot.counts, await ledger.reads.history(found.id, seconds=PACE_SECONDS, step=60, until=now), now)
     since = pace.waiting_since(bottleneck.cause)
     if since is not None and since <= now - dt.timedelta(seconds=PACE_SECONDS - 120):
@@ -274,10 +275,6 @@ class Pace:
                 break
             since = point.at
         return since
-
-
-async def _ledger_now(ledger: Ledger) -> dt.datetime:
-    return dt.datetime.fromtimestamp(await ledger.lanes.clock(), dt.UTC)
 
 
 def _ended(point: HistoryPoint) -> int:

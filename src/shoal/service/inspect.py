@@ -17,7 +17,7 @@ from shoal.ledger.protocols import ALL_ITEMS
 from shoal.model.item import FINAL_STATES, RETRYABLE_STATES
 from shoal.model.run import Run, RunState
 from shoal.model.views import CursorPage
-from shoal.service.lookup import LATEST, find_item, find_run, find_run_id, find_run_of
+from shoal.service.lookup import LATEST, find_item, find_run, find_run_id, find_run_of, ledger_now
 
 if TYPE_CHECKING:
     from shoal.export import Coverage
@@ -43,7 +43,7 @@ RUNS_PAGE = 100
 MAX_EVENTS = 20
 MAX_SHOWN = 20
 # A filter by error text may match few of very many items: the search ends after this time, with a cursor to continue.
-MAX_SEARCH_SECONDS, ENOUGH_SECONDS = 2.0, 0.2
+MAX_SEARCH_SECONDS, ENOUGH_SECONDS, COUNT_SECONDS = 2.0, 0.2, 0.05
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,14 +202,24 @@ async def list_items(
     return CursorPage(tuple(rows), cursor)
 
 
-async def count_items(ledger: Ledger, run: str, which: ItemFilter = ALL_ITEMS) -> ItemCount:
-    """Return how many items match a filter, up to 10,000; exact for states, stage and partition."""
-    return await ledger.reads.count_items((await find_run(ledger, run)).id, which)
+async def count_items(
+    ledger: Ledger, run: str, which: ItemFilter = ALL_ITEMS, *, seconds: float = COUNT_SECONDS
+) -> ItemCount:
+    """Return how many items match a filter, up to 10,000; exact for states, stage and partition.
+
+    Others are counted for about so many seconds; then it is said that there are at least as many.
+    """
+    return await ledger.reads.count_items((await find_run(ledger, run)).id, which, seconds=seconds)
 
 
-async def explain_items(ledger: Ledger, run: str, items: Sequence[int]) -> dict[int, WaitReason]:
-    """Return what each of these items waits for, in one sentence; for a list of up to 200."""
-    return await ledger.reads.why_items((await find_run(ledger, run)).id, items)
+async def explain_items(
+    ledger: Ledger, run: str, items: Sequence[int], *, workers: Sequence[WorkerView] | None = None
+) -> dict[int, WaitReason]:
+    """Return what each of these items waits for, in one sentence; for a list of up to 200.
+
+    `workers`: the present ones, if they are known.
+    """
+    return await ledger.reads.why_items((await find_run(ledger, run)).id, items, workers=workers)
 
 
 async def list_children(ledger: Ledger, run: str, item: int, *, limit: int = 50) -> tuple[ChildItem, ...]:
@@ -338,7 +348,7 @@ async def _figures(ledger: Ledger, run: Run) -> RunFigures:
     from shoal.observe.snapshot import take_snapshot
 
     snapshot = await take_snapshot(ledger, run.id, gates=())
-    clock = (await ledger.health.check()).clock
+    clock = await ledger_now(ledger)
     counts, rate, failures = snapshot.counts, overall_rate(snapshot, clock), await read_failures(ledger, run.id)
     judged = counts.done + counts.dead
     return RunFigures(

@@ -23,11 +23,11 @@ from shoal.config.settings import ENV_PREFIX
 from shoal.errors import LedgerError, NotFound, UsageError, WrongState
 from shoal.fleet.autoscale import set_desired_size
 from shoal.ledger.protocols import Ledger
-from shoal.model.item import ItemState
 from shoal.model.run import Run, RunState
-from shoal.model.views import Counts, ItemFilter, ItemView
+from shoal.model.views import Counts, ItemView
 from shoal.model.worker import WorkerState, WorkerView, new_worker_id
 from shoal.observe.meter import Meter, recent_rate
+from shoal.observe.progress import GateCache
 from shoal.observe.snapshot import live_workers, take_snapshot
 from shoal.service.local_pools import (
     STOP_SECONDS,
@@ -37,8 +37,9 @@ from shoal.service.local_pools import (
     find_target,
     project_scrapers,
 )
-from shoal.service.lookup import find_item, load_configured
-from shoal.service.work_logs import LogLine, read_logs
+from shoal.service.lookup import find_item, ledger_now, load_configured
+from shoal.service.stored_settings import change_stored
+from shoal.service.work_logs import LogLine, is_log_of, read_logs
 from shoal.worker.operator_settings import scraper_scope
 
 MAX_WORKERS, MAX_RETRIES, MAX_BACKOFF = 20, 10, 10.0
@@ -47,12 +48,15 @@ DEFAULT_OUTPUT = "./subtitles"
 UNFINISHED = (RunState.ACTIVE, RunState.PAUSED)
 MAX_ERRORS = 20
 MAX_SHOWN = 200
+# Leases that are read to find out who has what. A pool of ours has 20 at most; others may work on its run too.
+MAX_HELD = 5_000
 MAX_ERROR_CHARS = 4_000
 RECENT_MINUTES = 2
-WORKER_MINUTES = 60
+WORKER_MINUTES = 10
 START_LOCK_SECONDS = 90.0
 RECOVERY_PAUSE_SECONDS = 2.0
 CLEANUP_WAIT_SECONDS = 5.0
+POOLS_READ = 100
 MAX_REMOVED = 1_000
 # What is stored under `scraper:NAME`, by the names that these paths have for it.
 _STORED = {
@@ -158,7 +162,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerPerformance(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker: what it does, and what it did in the last hour."""
+    """One worker: what it does, and what it did in the last 10 minutes."""
 
     name: str
     status: str
@@ -193,6 +197,14 @@ class Cleanup(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool = True
 
 
+def find_job_scraper(settings: Settings, given: str) -> str:
+    """The name of the project's scraper that a name or a file means. Raises NotFound."""
+    by_target = {os.path.normpath(target): name for name, target in project_scrapers(settings).items()}
+    name = by_target.get(os.path.normpath(given), given)
+    find_target(settings, name)
+    return name
+
+
 class Jobs:
     """The job of a server: one scraper of the project. `ledger` and `pools` as in `LocalPools`.
 
@@ -209,6 +221,7 @@ class Jobs:
         self._name: str | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._steering = asyncio.Lock()
+        self._gates: tuple[str, Ledger, GateCache] | None = None
         self.recovery = StartupRecovery()
 
     @property
@@ -220,13 +233,10 @@ class Jobs:
         """The name of the scraper. Raises WrongState when it is not clear which one is meant."""
         if self._name is not None:
             return self._name
-        known = project_scrapers(self._project)
         if self._given is not None:
-            by_target = {os.path.normpath(target): name for name, target in known.items()}
-            name = by_target.get(os.path.normpath(self._given), self._given)
-            find_target(self._project, name)
-            self._name = name
-            return name
+            self._name = find_job_scraper(self._project, self._given)
+            return self._name
+        known = project_scrapers(self._project)
         if len(known) == 1:
             self._name = next(iter(known))
             return self._name
@@ -246,8 +256,8 @@ class Jobs:
         while not self.recovery.done:
             try:
                 found = await self._pools.recover()
-                at = (await self._ledger.health.check()).clock
-            except LedgerError:
+                at = await ledger_now(self._ledger)
+            except (LedgerError, TimeoutError):
                 await asyncio.sleep(RECOVERY_PAUSE_SECONDS)
                 continue
             self.recovery = StartupRecovery(done=True, at=at, items=found.items, workers=len(found.workers))
@@ -325,7 +335,7 @@ class Jobs:
         counts, workers = await self._counts(run), await self._live(run)
         active = await self._active(run, workers)
         return JobFrame(
-            at=(await self._ledger.health.check()).clock,
+            at=await ledger_now(self._ledger),
             status=job_status(run, counts, is_running=bool(workers) or _is_running(pool)),
             run_id=None if run is None else run.id,
             active_workers=len(active),
@@ -351,16 +361,19 @@ class Jobs:
         known = {name: stored[key] for name, key in _STORED.items() if stored.get(key) is not None}
         return msgspec.structs.replace(configured, **known)
 
+    async def preview_settings(self, given: Mapping[str, Any]) -> JobSettings:
+        """The settings as they would be. Raises UsageError."""
+        _check_settings(given)
+        return msgspec.structs.replace(await self.settings(), **given)
+
     async def put_settings(self, given: Mapping[str, Any], *, by: str) -> JobSettings:
         """Store these values; the others stay. A running pool follows: its size at once, retries with new attempts.
 
         `output_dir` holds from the next start or restart of the workers. Raises UsageError.
         """
         _check_settings(given)
-        scope = scraper_scope(self.scraper)
-        found = await self._ledger.settings.get(scope)
-        before = {} if found is None else found[1]
-        await self._ledger.settings.put(scope, {**before, **{_STORED[name]: given[name] for name in given}}, by=by)
+        changed = {_STORED[name]: given[name] for name in given}
+        await change_stored(self._ledger, scraper_scope(self.scraper), lambda before: {**before, **changed}, by=by)
         pool = await self._pool()
         if "max_workers" in given and pool is not None and pool.is_running:
             await set_desired_size(self._ledger, self.scraper, given["max_workers"], by=by)
@@ -407,13 +420,10 @@ class Jobs:
         wanted = workers or (await self.settings()).max_workers
         _check_workers(wanted)
         async with self._steering:
-            pool, run = await self._pool(), await self._run()
+            run = await self._run()
             if run is not None and run.state is RunState.PAUSED:
                 await self._ledger.runs.resume(run.id, by=by)
-            if pool is not None and pool.state == "running":
-                if pool.pool.wanted != wanted:
-                    await self._pools.scale(pool.pool.id, wanted, by=by)
-            else:
+            if not await self._scale(wanted, by):
                 await self._start_pool(wanted, by)
         return await self.status()
 
@@ -492,6 +502,9 @@ class Jobs:
         done, _ = await asyncio.wait((task,), timeout=CLEANUP_WAIT_SECONDS)
         for each in done:
             each.result()
+        if not done:
+            # Should the ledger be lost meanwhile, the next clean-up removes the rest.
+            task.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
         return msgspec.structs.replace(plan, complete=bool(done))
 
     # Parts
@@ -510,20 +523,9 @@ class Jobs:
         """S4.12: the workers that have an item, with the one they have had longest."""
         if run is None or not any(worker.leased for worker in workers):
             return {}
-        leased = ItemFilter(states=(ItemState.LEASED,))
-        rows: list[ItemView] = []
-        cursor = None
-        for _ in range(10):
-            page = await self._ledger.reads.items(run.id, leased, cursor=cursor, limit=MAX_SHOWN)
-            rows += page.rows
-            cursor = page.cursor
-            if cursor is None or len(rows) >= MAX_SHOWN:
-                break
-        alive, found = {worker.id for worker in workers}, dict[str, ActiveItem]()
-        for row in sorted(rows, key=lambda row: row.since):
-            if row.worker in alive and row.worker not in found:
-                found[row.worker] = ActiveItem(item=row.url or row.key or str(row.id), started_at=row.since)
-        return found
+        alive = {worker.id for worker in workers}
+        held = await self._ledger.reads.oldest_leases(run.id, limit=MAX_HELD)
+        return {each.worker: ActiveItem(item=each.name, started_at=each.since) for each in held if each.worker in alive}
 
     async def _errors(self, run: Run | None, limit: int, *, final: bool = False) -> list[JobError]:
         return [
@@ -542,29 +544,44 @@ class Jobs:
         if run is None:
             return 0.0
         recent = await self._ledger.reads.recent(run.id, minutes=RECENT_MINUTES)
-        clock = (await self._ledger.health.check()).clock
+        clock = await ledger_now(self._ledger)
         covered = (RECENT_MINUTES - 1) * 60 + clock.second + clock.microsecond / 1e6
         seconds = max(1.0, min(covered, (clock - run.created_at).total_seconds()))
         return round((recent.done + recent.dead + recent.skipped) * 60 / seconds, 2)
 
     async def _reading(self, run: Run) -> tuple[float | None, tuple[float, float] | None]:
         """Items per minute, and the seconds to the end, from and to."""
-        snapshot = await take_snapshot(self._ledger, run.id)
+        if self._gates is None or self._gates[:2] != (run.id, self._ledger):
+            self._gates = run.id, self._ledger, GateCache(self._ledger, run.id)
+        snapshot = await take_snapshot(self._ledger, run.id, gates=await self._gates[2].gates())
         rate = await recent_rate(self._ledger, snapshot)
         reading = Meter(rate).read(snapshot, time.monotonic())
         return rate, reading.eta
 
     async def _pool(self) -> PoolStatus | None:
         """The newest pool of the scraper on this machine that runs, else its last one."""
-        pools = await self._pools.list(scraper=self.scraper, ended=True, limit=20)
-        here = [pool for pool in pools if pool.pool.node == socket.gethostname()]
-        return next((pool for pool in here if pool.steerable), here[0] if here else None)
+        for ended in (False, True):  # those that ended since may be many
+            pools = await self._pools.list(scraper=self.scraper, ended=ended, limit=POOLS_READ)
+            here = [pool for pool in pools if pool.pool.node == socket.gethostname()]
+            found = next((pool for pool in here if pool.steerable), here[0] if here and ended else None)
+            if found is not None:
+                return found
+        return None
 
     async def _item(self, run: Run, name: str) -> ItemView:
         if name.isdecimal():
             with suppress(NotFound):
                 return await find_item(self._ledger, run, id=int(name))
         return await find_item(self._ledger, run, key=name)
+
+    async def _scale(self, workers: int, by: str) -> bool:
+        """Let the running pool have so many workers. False: none runs."""
+        pool = await self._pool()
+        if pool is None or pool.state != "running":
+            return False
+        if pool.pool.wanted != workers:
+            await self._pools.scale(pool.pool.id, workers, by=by)
+        return True
 
     async def _start_pool(self, workers: int, by: str) -> None:
         """Of several servers of this machine that start at once, one does."""
@@ -574,6 +591,8 @@ class Jobs:
                 f"Another server is starting the workers of {self.scraper}.", remedy="Look at /jobs/workers/status."
             )
         try:
+            if await self._scale(workers, by):  # another server has just started it
+                return
             run_id, variables = await self._run_to_work_on(by), await self._variables()
             await self._pools.start(self.scraper, workers=workers, by=by, run_id=run_id, variables=variables)
         finally:
@@ -604,7 +623,7 @@ class Jobs:
         }
 
     async def _old_runs(self, days: int) -> list[Run]:
-        before = (await self._ledger.health.check()).clock - dt.timedelta(days=days)
+        before = (await ledger_now(self._ledger)) - dt.timedelta(days=days)
         found: list[Run] = []
         newest = await self._run()
         cursor = None
@@ -620,9 +639,8 @@ class Jobs:
 
     def _old_logs(self, days: int) -> list[Path]:
         before = time.time() - days * 86_400
-        prefix = f"{self.scraper}_"
         try:
-            files = [file for file in self._pools.log_folder.iterdir() if file.name.startswith(prefix)]
+            files = [file for file in self._pools.log_folder.iterdir() if is_log_of(file, self.scraper)]
             return [file for file in files if file.is_file() and file.stat().st_mtime < before]
         except OSError:
             return []
@@ -707,10 +725,12 @@ def _check_settings(given: Mapping[str, Any]) -> None:
             if not is_number or not low <= value <= high:
                 raise UsageError(f"{name} is {value!r}; it must be from {low:g} to {high:g}.")
         elif name == "output_dir":
-            path = os.path.normpath(value) if isinstance(value, str) and value.isprintable() else ""
-            if not path or "://" in value or os.path.isabs(path) or path.split(os.sep)[0] == "..":
+            path = os.path.normpath(value) if isinstance(value, str) and value.isprintable() else "."
+            # Sites name files: none of them may lie beside the project's code, or where Python or Git look for theirs.
+            is_hidden = any(part.startswith(".") for part in path.split(os.sep))
+            if is_hidden or "://" in value or os.path.isabs(path):
                 raise UsageError(
-                    f"output_dir is {value!r}; it must be a folder inside the project, such as {DEFAULT_OUTPUT}."
+                    f"output_dir is {value!r}; it must be a folder of its own in the project, such as {DEFAULT_OUTPUT}."
                 )
         else:
             raise UsageError(f"There is no setting {name!r}; there are {', '.join(_STORED)}.")

@@ -12,7 +12,7 @@ import msgspec
 from shoal.errors import InvalidSetting
 from shoal.model.lane import LaneProgress, LaneSpan, lane_eta
 from shoal.model.views import CursorPage
-from shoal.service.lookup import find_run, find_run_id
+from shoal.service.lookup import find_run, find_run_id, ledger_now
 
 if TYPE_CHECKING:
     from shoal.ledger.protocols import Ledger
@@ -66,7 +66,8 @@ async def list_lane_progress(
     page = await ledger.lanes.progress(
         run_id=run_id, slowest=order == "slowest", prefix=prefix, cursor=cursor, limit=limit
     )
-    critical = await _critical_lane(ledger, run_id, work)
+    first = page.rows if order == "slowest" and cursor is None and not prefix else None
+    critical = await _critical_lane(ledger, run_id, work, first)
     return CursorPage(tuple(_status(progress, work, critical) for progress in page.rows), page.cursor)
 
 
@@ -78,7 +79,7 @@ async def read_lane_timeline(
         raise InvalidSetting(f"A timeline has from 1 to {MAX_TIMELINE_LANES} lanes.", remedy="Name fewer lanes.")
     found_run = await find_run(ledger, run)
     run_id = found_run.id
-    work = await _work_seconds(ledger, run_id)
+    work, slowest = await _work_seconds(ledger, run_id), None
     if lanes:
         found = [
             progress
@@ -87,14 +88,15 @@ async def read_lane_timeline(
             if progress.lane.key == name
         ]
     else:
-        found = list((await ledger.lanes.progress(run_id=run_id, slowest=True, limit=limit)).rows)
+        slowest = (await ledger.lanes.progress(run_id=run_id, slowest=True, limit=limit)).rows
+        found = list(slowest)
         if len(found) < limit:
             # Lanes without waiting items come after those that wait.
             names = {progress.lane.key for progress in found}
             more = (await ledger.lanes.progress(run_id=run_id, limit=limit)).rows
             found += [progress for progress in more if progress.lane.key not in names][: limit - len(found)]
-    critical = await _critical_lane(ledger, run_id, work)
-    now = (await ledger.health.check()).clock
+    critical = await _critical_lane(ledger, run_id, work, slowest)
+    now = await ledger_now(ledger)
     end = min(now, found_run.finished_at or now)
     # The ledger counts back from now.
     back = min(MAX_BACK_MINUTES, minutes + math.ceil((now - end).total_seconds() / 60))
@@ -120,11 +122,18 @@ async def _work_seconds(ledger: Ledger, run_id: str | None) -> float | None:
     return recent.seconds / attempts if attempts else None
 
 
-async def _critical_lane(ledger: Ledger, run_id: str | None, work: float | None) -> tuple[str | None, str] | None:
-    """The lane of a run that will finish last; a paused lane is none, because an operator decides when it ends."""
+async def _critical_lane(
+    ledger: Ledger, run_id: str | None, work: float | None, slowest: Sequence[LaneProgress] | None
+) -> tuple[str | None, str] | None:
+    """The lane of a run that will finish last; a paused lane is none, because an operator decides when it ends.
+
+    `slowest`: the first of the slowest lanes, if they were just read.
+    """
     if run_id is None:
         return None
-    rows = (await ledger.lanes.progress(run_id=run_id, slowest=True, limit=CRITICAL_AMONG)).rows
+    if slowest is None or len(slowest) < CRITICAL_AMONG:
+        slowest = (await ledger.lanes.progress(run_id=run_id, slowest=True, limit=CRITICAL_AMONG)).rows
+    rows = slowest[:CRITICAL_AMONG]
     known = [(eta, row.lane) for row in rows if row.waiting and (eta := _eta(row, work)) is not None]
     if not known:
         return None

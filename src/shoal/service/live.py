@@ -25,7 +25,7 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.redaction import redacted
 from shoal.model.views import AuditEvent
 from shoal.service.overview import EgressReader, FleetReader, OverviewReader, RunTopicReader, SharedReads
-from shoal.service.records import Record, event_record
+from shoal.service.records import Record, event_record, without_secrets
 
 LEDGER = "ledger"
 EVENTS = "events"
@@ -50,6 +50,8 @@ MIN_BACKOFF, MAX_BACKOFF = 1.0, 15.0
 MAX_KEPT_CHANGES = 120
 KEPT_SECONDS = 60.0
 MAX_KEPT_TOPICS = 500
+# Different topics that are read for all clients together; with more of them each would be read too seldom.
+MAX_READ_TOPICS = 500
 EVENTS_SHOWN = 50
 MAX_NEW_EVENTS = 200
 MAX_CURSOR_DIGITS = 15
@@ -216,7 +218,11 @@ class Subscription:
         self._last_cursor = ""
 
     def subscribe(self, topics: tuple[str, ...], cursor: str | None = None) -> None:
-        """Watch these topics instead. With a cursor of an earlier frame they continue there, if that is possible."""
+        """Watch these topics instead. With a cursor of an earlier frame they continue there, if that is possible.
+
+        Raises UsageError when the server reads too many topics already.
+        """
+        self._hub.check_room(topics)
         number = self._hub.number_of(cursor)
         wanted = (LEDGER, *topics)
         known = self._cursors if number is None else {}
@@ -276,6 +282,7 @@ class LiveHub:
     ) -> None:
         self._find_ledger = find_ledger
         self._settings = settings
+        self._secrets = settings.secrets()
         self._shared: SharedReads | None = None
         self._interval = interval
         self._warn = warn
@@ -364,6 +371,11 @@ class LiveHub:
         """Whether it can be sent: it was just read, or the ledger is away and older values are all there is."""
         return topic.ready and (topic.fresh or not self._up.is_set())
 
+    def check_room(self, topics: Iterable[str]) -> None:
+        """Raise UsageError unless these topics can be read too."""
+        if len(self._readers.keys() | set(topics)) > MAX_READ_TOPICS:
+            raise UsageError(f"The server reads {len(self._readers)} topics already.", remedy="Watch fewer runs.")
+
     def change_subscription(self, who: Subscription, before: Iterable[str], after: Iterable[str]) -> None:
         left, joined = set(before) - set(after), set(after) - set(before)
         for name in left:
@@ -406,6 +418,7 @@ class LiveHub:
         while True:
             await self._up.wait()
             wait = INTERVALS.get(name, 1.0) * self._interval
+            began = time.monotonic()
             try:
                 if read is None or shared is not self.shared:  # the ledger was opened anew
                     shared = self.shared
@@ -420,7 +433,7 @@ class LiveHub:
                 continue
             except NotFound:
                 self._publish(name, None)
-                wait, took = MISSING_SECONDS * self._interval, 0.0
+                wait, took = MISSING_SECONDS * self._interval, time.monotonic() - began
             except Exception as error:
                 self._warn(f"The live topic {name} cannot be read: {type(error).__name__}: {redacted(str(error))}")
                 wait, took = MISSING_SECONDS * self._interval, 0.0
@@ -473,7 +486,8 @@ class LiveHub:
         if len(topic.seen) > 4 * MAX_NEW_EVENTS:
             topic.seen = set(sorted(topic.seen)[-2 * MAX_NEW_EVENTS :])
         if new or not topic.ready:
-            topic.add(self._next_number(), [event_record(event) for event in reversed(new)], gap=gap)
+            records = [without_secrets(event_record(event), self._secrets) for event in reversed(new)]
+            topic.add(self._next_number(), records, gap=gap)
         elif topic.fresh:
             return
         topic.fresh = True
@@ -483,7 +497,7 @@ class LiveHub:
 
     def _publish(self, name: str, record: Record | None) -> None:
         topic = self._topics[name]
-        paths = topic.changed(record)
+        paths = topic.changed(None if record is None else without_secrets(record, self._secrets))
         if paths or not topic.ready:
             topic.store(self._next_number(), paths)
         elif topic.fresh:

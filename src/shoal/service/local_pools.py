@@ -13,7 +13,7 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,8 +28,9 @@ from shoal.fleet.autoscale import set_desired_size
 from shoal.fleet.process import EXIT_SECONDS, DetachedProcess, machine_identity, process_identity, start_detached
 from shoal.ledger.protocols import Ledger
 from shoal.model.redaction import redacted
+from shoal.model.views import UpkeepReport
 from shoal.model.worker import POOL_LOST_SECONDS, WorkerPoolView, WorkerView
-from shoal.service.begin import mark_local_dead_workers
+from shoal.service.begin import is_local_dead_worker
 from shoal.service.lookup import find_run_of, suggest
 from shoal.wiring import sqlite_path
 
@@ -106,6 +107,9 @@ class LocalPools:
         self._started: dict[int, DetachedProcess] = {}
         self._stops: dict[str, asyncio.Task[None]] = {}
         self._starting = asyncio.Lock()
+        self._rescuing = asyncio.Lock()
+        # What was given back before the first recovery, which reports it.
+        self._rescued_before: list[UpkeepReport] | None = []
 
     @property
     def _ledger(self) -> Ledger:
@@ -225,25 +229,29 @@ class LocalPools:
 
         Live work is never touched: a worker counts as dead when its process is gone, or its heartbeat is overdue.
         """
+        async with self._rescuing:
+            return await self._recover()
+
+    async def _recover(self) -> RecoveredItems:
         before = await self._ledger.pools.list()
         gone = [pool for pool in before if self._is_here(pool) and not self._is_alive(pool)]
         workers = await self._ledger.workers.list()
         if sqlite_path(self._settings.ledger) is not None:
-            dead = await mark_local_dead_workers(self._ledger)
+            dead = [worker.id for worker in workers if is_local_dead_worker(worker)]
         else:
             # Another machine may have the same name, so only workers of pools that certainly ran here are judged.
             here = [pool for pool in await self._ledger.pools.list(ended=True) if self._is_here(pool)]
             dead = [worker.id for worker in workers if self._is_dead_worker(worker, here)]
-            for worker in dead:
-                await self._ledger.workers.mark_dead(worker)
+        reports = [await self._ledger.workers.mark_dead(worker) for worker in dead]
         for pool in gone:
             await self._ledger.pools.end(pool.id, "its process is gone")
-        report = await self._ledger.upkeep.run_once()
-        held = {worker.id: worker.leased for worker in workers}
-        lost = list(dict.fromkeys([*dead, *report.lost_workers]))
+        reports.append(await self._ledger.upkeep.run_once())
+        reports += self._rescued_before or ()
+        self._rescued_before = None
+        # Of several servers that start at once, each reports what it did itself.
         return RecoveredItems(
-            items=sum(held.get(worker, 0) for worker in lost),
-            workers=tuple(lost),
+            items=sum(report.rescued for report in reports),
+            workers=tuple(dict.fromkeys(worker for report in reports for worker in report.lost_workers)),
             pools=tuple(pool.id for pool in gone),
         )
 
@@ -269,9 +277,12 @@ class LocalPools:
 
     async def _rescue(self, pool: WorkerPoolView) -> None:
         """Give back what the workers of a pool hold that died with it; those that still drain are let alone."""
-        for worker in await self._ledger.workers.list():
-            if self._is_dead_worker(worker, [pool]):
-                await self._ledger.workers.mark_dead(worker.id)
+        async with self._rescuing:
+            for worker in await self._ledger.workers.list():
+                if self._is_dead_worker(worker, [pool]):
+                    report = await self._ledger.workers.mark_dead(worker.id)
+                    if self._rescued_before is not None:
+                        self._rescued_before.append(report)
 
     def _is_dead_worker(self, worker: WorkerView, pools: Sequence[WorkerPoolView]) -> bool:
         belongs = any(
@@ -317,7 +328,7 @@ class LocalPools:
                 return found
             if process.exit_code is not None:
                 del self._started[process.pid]
-                raise _start_error(output, said)
+                raise _start_error(output, said, self._settings.secrets())
             if time.monotonic() > deadline:
                 raise WrongState(
                     f"The pool (process {process.pid}) has not begun within {START_SECONDS:g} s.",
@@ -326,13 +337,17 @@ class LocalPools:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _stop(self, pool: WorkerPoolView, drain: float) -> None:
-        """SIGTERM drains, SIGINT gives back what runs, SIGKILL ends it; each only to the process of the row."""
+        """SIGTERM drains, SIGINT gives back what runs, SIGKILL ends it; each only to the process of the row.
+
+        A pool that drains already, because another server said so, is not told again: that would end its items.
+        """
         steps = ((signal.SIGTERM, drain), (signal.SIGINT, EXIT_SECONDS), (signal.SIGKILL, EXIT_SECONDS))
         for number, seconds in steps:
             if not self._is_alive(pool):
                 break
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pool.pid, number)
+            if number != signal.SIGTERM or not pool.stopping:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pool.pid, number)
             await _wait_while(lambda: self._is_alive(pool), seconds)
         await self._ledger.pools.end(pool.id, "its process is gone")  # unless it signed off itself
         await self._rescue(pool)
@@ -382,7 +397,7 @@ def _check_running(status: PoolStatus) -> None:
         )
 
 
-def _start_error(output: Path, said: int) -> WrongState:
+def _start_error(output: Path, said: int, secrets: Iterable[str]) -> WrongState:
     """What a pool said that did not start: its failed check, or its last line."""
     with output.open("rb") as file:
         file.seek(said)
@@ -391,8 +406,9 @@ def _start_error(output: Path, said: int) -> WrongState:
         with suppress(msgspec.DecodeError):
             record = msgspec.json.decode(line, type=dict)
             if record.get("ok") is False:
-                return WrongState(redacted(str(record.get("text"))), remedy=redacted(str(record.get("fix") or "")))
+                text, fix = (redacted(str(record.get(name) or ""), secrets) for name in ("text", "fix"))
+                return WrongState(text, remedy=fix)
     last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
     return WrongState(
-        f"The pool did not start: {redacted(last.removeprefix('Error: '))}", remedy=f"Look into {output}."
+        f"The pool did not start: {redacted(last.removeprefix('Error: '), secrets)}", remedy=f"Look into {output}."
     )

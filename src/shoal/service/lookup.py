@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -298,3 +299,8 @@ def operator() -> str:
     except (KeyError, OSError):  # a user id without a name, as in many containers
         user = "somebody"
     return f"{user}@{socket.gethostname()}"
+
+
+async def ledger_now(ledger: Ledger) -> dt.datetime:
+    """The current time by the ledger's clock."""
+    return dt.datetime.fromtimestamp(await ledger.lanes.clock(), dt.UTC)

@@ -22,15 +22,16 @@ from shoal.errors import NotFound
 from shoal.ledger.protocols import Ledger
 from shoal.model.egress import PoolView
 from shoal.model.run import Run, RunState
-from shoal.model.views import sum_counts
+from shoal.model.views import AuditEvent, WaitReason, WorkerProgress, sum_counts
 from shoal.model.worker import WorkerState, WorkerView
 from shoal.notify.watch import list_alerts
 from shoal.observe.egress import pool_text
 from shoal.observe.meter import Meter, recent_rate
 from shoal.observe.progress import GateCache
 from shoal.observe.sinks import read_sinks
-from shoal.observe.snapshot import ENDED, Snapshot
+from shoal.observe.snapshot import ENDED, Snapshot, VersionSkew, live_workers, version_skew
 from shoal.service.history import RunOutlook, explain_progress, until_last_lane
+from shoal.service.inspect import MAX_EVENTS
 from shoal.service.lookup import MAX_RUNS_READ, find_run, is_collection_member
 from shoal.service.records import Record, alert_record, counts_fields, reason_records, status_record
 from shoal.service.status import RunStatus, read_run_conditions
@@ -39,6 +40,9 @@ T = TypeVar("T")
 MAX_RUNS_SHOWN = 20
 MAX_ALERTS_SHOWN = 5
 MAX_WORKERS_SHOWN = 500
+# A thousand workers have three thousand rows a minute: an hour of them would take too long for a page.
+WORKER_MINUTES = 10
+MAX_PROGRESS_SHOWN = 50
 MAX_NODES_SHOWN = 200
 # For how many intervals values are kept: what all topics share, lists, what is slow, and runs that have ended.
 SHARED, LISTS, SLOW, ENDED_RUN = 0.9, 2.0, 5.0, 10.0
@@ -76,7 +80,7 @@ class SharedReads:
         self.runs: Kept[tuple[Run, ...]] = Kept(self._newest_runs, interval * LISTS)
         self.alerts: Kept[list[Record]] = Kept(self._raised_alerts, interval * SLOW)
         self.size: Kept[int] = Kept(ledger.health.size_bytes, interval * SLOW)
-        self.latency: Kept[float] = Kept(self._measure_latency, interval * LISTS)
+        self._clock: Kept[tuple[float, float]] = Kept(self._read_clock, interval * LISTS)
         self._run_readers: WeakValueDictionary[str, RunReader] = WeakValueDictionary()
 
     def run_reader(self, run_id: str) -> RunReader:
@@ -92,10 +96,20 @@ class SharedReads:
     async def _raised_alerts(self) -> list[Record]:
         return [alert_record(raised) for raised in await list_alerts(self.ledger, limit=MAX_ALERTS_SHOWN)]
 
-    async def _measure_latency(self) -> float:
-        began = time.perf_counter()
-        await self.ledger.lanes.clock()
-        return time.perf_counter() - began
+    async def latency(self) -> float:
+        """The seconds that the ledger took for a short answer."""
+        return (await self._clock.get())[0]
+
+    async def now(self) -> dt.datetime:
+        """The ledger's time, whatever this machine's clock says: read now and then, and counted on in between."""
+        return dt.datetime.fromtimestamp((await self._clock.get())[1] + time.monotonic(), dt.UTC)
+
+    async def _read_clock(self) -> tuple[float, float]:
+        """How long it took, and by how much it is ahead of this process's clock without jumps."""
+        began = time.monotonic()
+        clock = await self.ledger.lanes.clock()
+        ended = time.monotonic()
+        return ended - began, clock - (began + ended) / 2
 
 
 class RunReader:
@@ -105,11 +119,12 @@ class RunReader:
         self._shared = shared
         self._ledger = shared.ledger
         self._run_id = run_id
-        self._gates = GateCache(shared.ledger, run_id)
+        self._gates = GateCache(shared.ledger, run_id, workers=shared.workers.get)
         self._meter: Meter | None = None
         self._slow: Kept[dict[str, Any]] = Kept(self._read_slow, shared.interval * SLOW)
         self._outlook: Kept[RunOutlook] = Kept(self._read_outlook, shared.interval * SLOW)
         self._run: Run | None = None
+        self._snapshot: Snapshot | None = None
         self._kept: tuple[float, Run, RunStatus] | None = None
         self._lock = asyncio.Lock()
 
@@ -135,10 +150,14 @@ class RunReader:
         self._run, ended = run, run.state in ENDED
         partitions = tuple(await self._ledger.reads.partitions(run.id))
         # The kept gates describe the run before its end.
-        gates = await self._ledger.reads.why_run(run.id) if ended else await self._gates.gates()
+        if ended:
+            workers = await self._shared.workers.get()
+            gates: Sequence[WaitReason] = await self._ledger.reads.why_run(run.id, workers=workers)
+        else:
+            gates = await self._gates.gates()
         pools = () if ended else tuple(pool for pool in await self._shared.pools.get() if pool.members)
         snapshot = Snapshot(
-            at=dt.datetime.now(dt.UTC),
+            at=await self._shared.now(),
             run=run,
             counts=sum_counts(part.counts for part in partitions),
             partitions=partitions,
@@ -150,18 +169,22 @@ class RunReader:
         reading = self._meter.read(snapshot, time.monotonic())
         lane = None
         if not ended:
+            self._snapshot = snapshot
             outlook = await self.outlook(run)
+            self._snapshot = None
             lane, reading = outlook.critical_lane, until_last_lane(reading, outlook)
         return RunStatus(reading=reading, critical_lane=lane, **await self._slow.get())
 
     async def _read_outlook(self) -> RunOutlook:
-        return await explain_progress(self._ledger, self._run_id)
+        snapshot, self._snapshot = self._snapshot, None  # an older one would be of another time
+        return await explain_progress(self._ledger, self._run_id, snapshot=snapshot)
 
     async def _read_slow(self) -> dict[str, Any]:
         assert self._run is not None
         run, settings = self._run, self._shared.settings
         sinks = [sink for sink in await read_sinks(self._ledger, settings, run_id=run.id) if sink.gets(run.scraper)]
-        conditions = await read_run_conditions(self._ledger, settings, run)
+        gates = None if run.finished_at is not None else await self._gates.gates()
+        conditions = await read_run_conditions(self._ledger, settings, run, gates)
         return {"sinks": tuple(sinks), "conditions": tuple(conditions)}
 
 
@@ -188,6 +211,43 @@ class RunTopicReader:
             "stage_counts": {stage: counts_fields(counts) for stage, counts in snapshot.stages.items()},
             "workers": run_worker_counts(run, mine),
         }
+
+
+class RunPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A run's status with its newest events, its present workers, and what workers did lately."""
+
+    run: Run
+    status: RunStatus
+    events: tuple[AuditEvent, ...]
+    workers: tuple[WorkerView, ...]
+    progress: tuple[WorkerProgress, ...]
+    skew: VersionSkew
+
+    @property
+    def worker_counts(self) -> dict[str, int]:
+        """Workers that are live, draining and lost, the attempts of this run that they run, and how many are idle."""
+        return run_worker_counts(self.run, self.workers)
+
+    def worker_state(self, worker: str) -> str:
+        """The state of a worker, `dead` without a heartbeat, or `gone` when it is not registered any more."""
+        found = next((view for view in self.workers if view.id == worker), None)
+        return "gone" if found is None else found.state.value if found.alive else "dead"
+
+
+async def read_run_page(shared: SharedReads, run: str) -> RunPage:
+    """Everything about one run; `run` is a name as for `lookup.find_run`."""
+    ledger = shared.ledger
+    found = await find_run(ledger, run)
+    mine = tuple(worker for worker in await shared.workers.get() if worker.scope.includes_run(found.id, found.scraper))
+    progress = await ledger.reads.workers(found.id, minutes=WORKER_MINUTES)
+    return RunPage(
+        run=found,
+        status=await shared.run_reader(found.id).read(found),
+        events=(await ledger.reads.events(run_id=found.id, limit=MAX_EVENTS)).rows,
+        workers=mine,
+        progress=tuple(progress[:MAX_PROGRESS_SHOWN]),
+        skew=version_skew(live_workers(mine, found)),
+    )
 
 
 class OverviewReader:
@@ -217,7 +277,7 @@ class OverviewReader:
                 "text": "",
                 "size_bytes": await shared.size.get(),
                 # Rounded, so that it changes only when it says something.
-                "latency_seconds": float(f"{await shared.latency.get():.1g}"),
+                "latency_seconds": float(f"{await shared.latency():.1g}"),
             },
             "empty": not found,
         }
@@ -235,7 +295,7 @@ class FleetReader:
         by_node: dict[str, list[WorkerView]] = {}
         for worker in workers:
             by_node.setdefault(worker.node, []).append(worker)
-        now = dt.datetime.now(dt.UTC)
+        now = await self._shared.now()
         shown = workers[:MAX_WORKERS_SHOWN]
         self._heartbeats = {worker.id: self._heartbeat(worker, now) for worker in shown}
         return {

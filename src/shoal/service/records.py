@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shoal.model.redaction import without_secret_settings
+from shoal.model.redaction import redacted_value, without_secret_settings
 
 if TYPE_CHECKING:
     from shoal.model.egress import EgressMatrix, ExitView
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from shoal.service.history import History, RunOutlook
     from shoal.service.inspect import ItemDetail, ItemPageDetail, RunDetail, RunFigures, RunSummary, WorkerStatus
     from shoal.service.lanes import LaneStatus, LaneTimeline
+    from shoal.service.overview import RunPage
     from shoal.service.replay import ReplaySummary
     from shoal.service.results import CoverageDrift
-    from shoal.service.run_view import RunPage
     from shoal.service.schedule import ScheduleView
     from shoal.service.status import RunStatus, RunStatusDetail
     from shoal.service.workers import WorkerDetail
@@ -44,6 +44,11 @@ ENDED_ATTEMPTS = ("done", "dead", "skipped", "retried", "throttled")
 OLDER_STATES = ("pending", "claimed", "completed", "failed", "remaining", "total")
 
 Record = dict[str, Any]
+
+
+def without_secrets(value: Any, secrets: Iterable[str]) -> Any:
+    """What is sent to others: plain JSON values without secrets. Stored records are raw JSON and stay as they are."""
+    return redacted_value(msgspec.to_builtins(value, str_keys=True, builtin_types=(msgspec.Raw,)), secrets)
 
 
 def state_counts(counts: Counts) -> dict[str, int]:
@@ -506,6 +511,7 @@ def worker_page_record(detail: WorkerDetail) -> Record:
         "running": 0 if report is None else sum(report.running.values()),
         "unstored": 0 if report is None else report.unstored,
         "items": fields["items"][:MAX_RUNNING_SHOWN],
+        "rate_per_minute": detail.per_minute,
     }
 
 

@@ -13,7 +13,7 @@ from shoal.export.records import Coverage, LineMaker, decode_record, measure_cov
 from shoal.export.tables import CsvRows, TableSchema
 from shoal.export.texts import JsonArray, JsonLines
 from shoal.model.views import CursorPage, ResultRow
-from shoal.service.inspect import ENOUGH_SECONDS, MAX_SEARCH_SECONDS, check_stage, run_before
+from shoal.service.inspect import check_stage, run_before
 from shoal.service.lookup import find_run
 
 if TYPE_CHECKING:
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from shoal.model.run import Run
 
 SEARCH_PAGE = 500
+# A page must come quickly; one that is not full has a cursor to continue.
+SEARCH_SECONDS = 0.05
 MAX_PAGE_BYTES = 2 << 20
 # A page of the dashboard shows shares, not counts: a smaller sample than that of the command line is enough.
-COVERAGE_SAMPLE = 2_000
+COVERAGE_SAMPLE = 1_000
 STREAM_BYTES = 1 << 16
 
 
@@ -47,8 +49,8 @@ async def search_results(
 ) -> CursorPage[ResultRow]:
     """Records in the order of their items, with `text` those whose JSON, key or URL contains it, whatever its case.
 
-    The page may be short, even empty: a text that few have is searched for about two seconds; and a page ends after
-    two megabytes.
+    The page may be short, even empty: a text that few have is searched for `SEARCH_SECONDS`; and a page ends after two
+    megabytes.
     """
     check_stage(run, stage)
     wanted = None if text is None else text.casefold()
@@ -69,7 +71,7 @@ async def search_results(
                 return CursorPage(tuple(rows), page.cursor if last else f"{row.item}.{row.n}")
         cursor = page.cursor
         spent = time.monotonic() - began
-        if cursor is None or spent > (ENOUGH_SECONDS if rows else MAX_SEARCH_SECONDS):
+        if cursor is None or spent > SEARCH_SECONDS:
             return CursorPage(tuple(rows), cursor)
 
 
@@ -93,10 +95,12 @@ async def coverage_with_drift(ledger: Ledger, run: str, *, stage: str | None = N
 async def export_stream(ledger: Ledger, run_id: str, format: str, *, stage: str | None = None) -> AsyncIterator[bytes]:
     """All records as parts of a file (jsonl, json or csv), in constant memory.
 
-    CSV reads the records twice, first for the columns; cells that a spreadsheet would read as formulas are quoted.
+    CSV reads the records twice, first for the columns; cells that a spreadsheet would read as formulas are quoted. Its
+    first part is empty, so that who sends it on can begin before the columns are known.
     """
     lines = LineMaker(run_id)
     if format == "csv":
+        yield b""
         table = TableSchema(typed=False)
         async for rows in result_pages(ledger, run_id, stage=stage):
             for row in rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from shoal.config import Settings
     from shoal.ledger.protocols import Ledger
     from shoal.model.run import Run
-    from shoal.model.views import WorkerProgress
+    from shoal.model.views import WaitReason, WorkerProgress
 
 NEWEST = 10
 MAX_FAILURES_READ = 2_000
@@ -97,16 +98,18 @@ async def _status(ledger: Ledger, settings: Settings, run: Run) -> RunStatus:
     snapshot = await take_snapshot(ledger, run.id)
     reading, lane = Meter(await recent_rate(ledger, snapshot)).read(snapshot, time.monotonic()), None
     if not snapshot.ended:
-        outlook = await explain_progress(ledger, run.id)
+        outlook = await explain_progress(ledger, run.id, snapshot=snapshot)
         lane, reading = outlook.critical_lane, until_last_lane(reading, outlook)
     sinks = [sink for sink in await read_sinks(ledger, settings, run_id=run.id) if sink.gets(run.scraper)]
-    conditions = await read_run_conditions(ledger, settings, run)
+    conditions = await read_run_conditions(ledger, settings, run, snapshot.gates)
     return RunStatus(reading=reading, conditions=tuple(conditions), sinks=tuple(sinks), critical_lane=lane)
 
 
-async def read_run_conditions(ledger: Ledger, settings: Settings, run: Run) -> list[AlertCondition]:
-    """The alert conditions of a run that goes on. How a run ended is shown by its state."""
+async def read_run_conditions(
+    ledger: Ledger, settings: Settings, run: Run, gates: Sequence[WaitReason] | None = None
+) -> list[AlertCondition]:
+    """The alert conditions of a run that goes on. How a run ended is shown by its state. `gates`: if they are known."""
     if run.finished_at is not None:
         return []
     rules = alert_rules(settings.with_scraper_table(run.scraper))
-    return await read_conditions(ledger, run, await ledger_now(ledger), rules)
+    return await read_conditions(ledger, run, await ledger_now(ledger), rules, gates=gates)

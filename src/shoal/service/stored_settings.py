@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import re
-from collections.abc import Iterator, Mapping
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,7 +16,7 @@ import msgspec
 from shoal.config.settings import RETRY_NAMES, SETTING_TYPES
 from shoal.config.sources import Origin, RawValue
 from shoal.config.values import read_value
-from shoal.errors import InvalidSetting, WrongState
+from shoal.errors import InvalidSetting, LedgerError, WrongState
 from shoal.model.redaction import without_secret_settings
 
 if TYPE_CHECKING:
@@ -20,6 +25,8 @@ if TYPE_CHECKING:
     from shoal.model.views import StoredSettingsView
 
 MAX_SCOPES = 200
+# A process that dies while it changes settings holds up the others for so long.
+CHANGE_SECONDS = 5.0
 # Other scopes have commands of their own, which check their values.
 _SCOPE = re.compile(r"scraper:[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII)
 # What can be set for a scraper while it runs: workers follow with their next heartbeat.
@@ -70,18 +77,59 @@ async def put_stored(
     Options that are left out, or null, are as configured; other settings of the scope stay. Raises InvalidSetting for
     other names and values, and WrongState unless `version`, if given, is the newest one.
     """
-    found = await ledger.settings.get(_checked(scope))
-    newest, before = (0, {}) if found is None else found
     given = check_storable(value)
-    if version is not None and version != newest:
-        raise WrongState(
-            f"The settings of {scope} have the version {newest}, not {version}: somebody else changed them.",
-            remedy="Read them again and repeat the change.",
-        )
-    kept = {name: each for name, each in before.items() if name not in STORABLE}
-    stored = await ledger.settings.put(scope, {**kept, **given}, by=by)
-    await ledger.runs.record_event(None, "settings.stored", scope, {"version": stored, **given}, by=by)
+
+    def change(before: Mapping[str, Any]) -> dict[str, Any]:
+        return {**{name: each for name, each in before.items() if name not in STORABLE}, **given}
+
+    return await change_stored(ledger, _checked(scope), change, version=version, by=by)
+
+
+async def change_stored(
+    ledger: Ledger,
+    scope: str,
+    change: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    *,
+    version: int | None = None,
+    by: str,
+) -> int:
+    """Store what `change` makes of the newest settings of a scope, and an event with what differs. Returns the version.
+
+    Changes by several processes at once are made one after the other, so that none is lost. Raises WrongState when
+    others change them all the time, or unless `version`, if given, is the newest one.
+    """
+    async with _changing(ledger, scope):
+        found = await ledger.settings.get(scope)
+        newest, before = (0, {}) if found is None else found
+        if version is not None and version != newest:
+            raise WrongState(
+                f"The settings of {scope} have the version {newest}, not {version}: somebody else changed them.",
+                remedy="Read them again and repeat the change.",
+            )
+        after = dict(change(before))
+        stored = await ledger.settings.put(scope, after, by=by)
+    names = sorted(before.keys() | after.keys())
+    changed = {name: after.get(name) for name in names if before.get(name) != after.get(name)}
+    await ledger.runs.record_event(
+        None, "settings.stored", scope, {"version": stored, **without_secret_settings(changed)}, by=by
+    )
     return stored
+
+
+@asynccontextmanager
+async def _changing(ledger: Ledger, scope: str) -> AsyncIterator[None]:
+    """For the length of a block no other process changes the settings of the scope."""
+    lock, owner = f"settings/{scope}", secrets.token_hex(8)
+    deadline = time.monotonic() + 2 * CHANGE_SECONDS
+    while not await ledger.locks.acquire(lock, owner, CHANGE_SECONDS):
+        if time.monotonic() > deadline:
+            raise WrongState(f"The settings of {scope} are being changed.", remedy="Try again in a moment.")
+        await asyncio.sleep(random.uniform(0.02, 0.1))
+    try:
+        yield
+    finally:
+        with suppress(LedgerError):  # it then ends by itself
+            await ledger.locks.release(lock, owner)
 
 
 def check_storable(value: Mapping[str, Any]) -> dict[str, Any]:

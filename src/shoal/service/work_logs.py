@@ -44,10 +44,16 @@ def read_logs(
     return sorted(found, key=lambda line: line.at, reverse=True)[:limit]
 
 
+def is_log_of(file: Path, scraper: str) -> bool:
+    """Whether a pool of the scraper, or a worker of one, wrote this file; `shop` is not `shop_two`."""
+    kind = file.stem.removeprefix(f"{scraper}_")
+    is_worker = kind.startswith("worker_") and kind.removeprefix("worker_").isdecimal()
+    return file.name.startswith(f"{scraper}_") and (kind == "pool" or is_worker) and file.suffix in (".log", ".out")
+
+
 def _files(folder: Path, scraper: str) -> list[Path]:
-    prefixes = (f"{scraper}_worker_", f"{scraper}_pool.log")
     try:
-        files = [file for file in folder.iterdir() if file.name.startswith(prefixes) and file.suffix == ".log"]
+        files = [file for file in folder.iterdir() if file.suffix == ".log" and is_log_of(file, scraper)]
         return sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)[:MAX_FILES]
     except OSError:
         return []

@@ -27,6 +27,8 @@ from schemathesis.specs.openapi.checks import (
 from shoal.control.app import build_app
 from shoal.control.openapi import openapi_document
 from shoal.ledger.sqlite.ledger import open_sqlite
+from shoal.model.run import COLLECTION_SCRAPER_PREFIX
+from shoal.model.worker import Scope, WorkerSpec
 from tests.support.small_ledger import fill, project_settings, small_run
 
 LONG = os.environ.get("SHOAL_CHAOS") == "long"
@@ -66,6 +68,10 @@ async def _prepare(path: Path) -> tuple[dict[str, list[Any]], list[str]]:
     ledger = await open_sqlite(path)
     await ledger.schema.migrate()
     run = await fill(ledger)
+    # However long the test takes, there is a worker to scale.
+    spec = WorkerSpec(id="node2-77-0c0c0c0c", node="node2", pid=77, lease_seconds=86_400, scope=Scope(scraper="shop"))
+    await ledger.workers.register(spec)
+    await small_run(ledger, COLLECTION_SCRAPER_PREFIX + "newspapers", items=1)
     victims = [(await small_run(ledger, f"victim{number}", items=1)).id for number in range(EXAMPLES)]
     await ledger.close()
     names: dict[str, list[Any]] = {
@@ -75,8 +81,8 @@ async def _prepare(path: Path) -> tuple[dict[str, list[Any]], list[str]]:
         "lane": ["shop.example", "new/lane"],
         "worker": ["node1-4021-9f2c11aa"],
         "scraper": ["shop"],
-        "pool": ["isp", "api"],
-        "exit": ["000000000001", "00000000aaaa"],
+        "pool": ["isp"],
+        "exit": ["000000000001", "000000000002"],
         "scope": ["scraper:shop"],
         "collection": ["newspapers"],
     }

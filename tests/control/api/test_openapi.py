@@ -10,6 +10,7 @@ import jsonschema_rs
 import pytest
 from fastapi import FastAPI
 
+from shoal import __version__
 from shoal.control.app import build_app
 from shoal.control.openapi import openapi_document
 from tests.support.small_ledger import project_settings
@@ -39,6 +40,7 @@ def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, A
 
 def test_it_is_version_3_1_and_every_operation_documents_its_statuses(document: dict[str, Any]) -> None:
     assert document["openapi"].startswith("3.1")
+    assert document["info"]["version"] == __version__
     for method, path, operation in operations(document):
         wanted = READ_STATUSES if method == "get" else WRITE_STATUSES
         wanted = wanted - {"304"} if path.endswith("/export") else wanted

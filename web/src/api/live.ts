@@ -84,11 +84,16 @@ class LiveConnection {
     if (this.socket === null && this.timer === null) this.connect();
   }
 
+  /** Ends the connection and forgets what it brought: it was for somebody who has logged out. */
   stop(): void {
     if (this.timer !== null) clearTimeout(this.timer);
     this.timer = null;
     this.socket?.close();
     this.socket = null;
+    this.cursor = null;
+    this.failures = 0;
+    for (const topic of this.topics.values()) topic.store.set(null);
+    connection.set("connecting");
   }
 
   retryNow(): void {

@@ -137,13 +137,13 @@ function Tile(props: {
       style={props.place}
       tabIndex={props.reachable ? 0 : -1}
       title={said}
-      aria-label={said}
       onFocus={props.onFocus}
       onClick={() => props.onOpen(tile.name)}
     >
       <span class="tile-name clip">{props.label}</span>
-      {trouble ? <span class="tile-trouble">✕</span> : null}
-      <span class="tile-share num">{step === 5 ? "✓" : percent(share)}</span>
+      {trouble ? <span class="tile-trouble" aria-hidden="true">✕</span> : null}
+      <span class="tile-share num" aria-hidden={step === 5 || undefined}>{step === 5 ? "✓" : percent(share)}</span>
+      <span class="visually-hidden">{said}</span>
       <span class="tile-bar">
         <span style={{ width: `${share * 100}%` }} />
       </span>

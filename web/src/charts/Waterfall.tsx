@@ -30,7 +30,7 @@ export function Waterfall(props: {
   const segments = useMemo(() => attemptSegments(attempts, begin, now), [attempts, begin, now]);
   const shortened = segments.some((segment) => segment.shortened);
   return (
-    <div class="waterfall-view">
+    <div class="waterfall-view" role="region" aria-label={`${props.label}, in time`} tabIndex={0}>
       <table class="waterfall" aria-label={props.label}>
         <thead>
           <tr>

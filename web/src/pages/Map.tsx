@@ -24,6 +24,7 @@ export default function PartitionMap({ params }: { params: Params }) {
   const items = (partition: string, state?: string): string =>
     hrefWith(href("runs", run, "items"), { partition, stage: stage || undefined, state });
 
+  // It has the same place on every way out: drawn anew, its h1 would lose the focus.
   const head = (
     <PageHead
       title="Map"
@@ -38,18 +39,18 @@ export default function PartitionMap({ params }: { params: Params }) {
     </PageHead>
   );
   if (listed.rows === null) {
-    return <>{head}{listed.error ? <ErrorNote error={listed.error} onRetry={listed.reload} /> : <Placeholder height={520} label="Loading the map" />}</>;
+    return <div class="stack">{head}{listed.error ? <ErrorNote error={listed.error} onRetry={listed.reload} /> : <Placeholder height={520} label="Loading the map" />}</div>;
   }
   if (tiles.length === 0 || (tiles.length === 1 && tiles[0]!.name === "")) {
     return (
-      <>
+      <div class="stack">
         {head}
         <Card>
           <Empty title="This run has no partitions." icon="map">
             <p>Items get a partition when they are enqueued, such as the state or the country they belong to. Then this page shows how far each one is.</p>
           </Empty>
         </Card>
-      </>
+      </div>
     );
   }
   const ended = tiles.filter((tile) => tile.ended >= tile.total).length;

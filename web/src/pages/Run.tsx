@@ -274,9 +274,9 @@ const WORKER_LOOK = { live: ["ok", "done"], draining: ["warn", "drain"], dead: [
 
 function Workers({ run }: { run: RunDetail }) {
   return (
-    <Card title="Who worked on it in the last hour?" flush actions={<a class="small" href={href("fleet")}>Fleet</a>}>
+    <Card title="Who worked on it in the last 10 minutes?" flush actions={<a class="small" href={href("fleet")}>Fleet</a>}>
       <Table<WorkerProgress> label="Workers" rows={run.worker_progress.slice(0, 10)} rowKey={(row) => row.worker}
-        empty={<Empty title="No worker has worked on it in the last hour."><CopyCommand command={format.command("worker", run.scraper, ["--run-id", run.run_id])} /></Empty>}
+        empty={<Empty title="No worker has worked on it in the last 10 minutes."><CopyCommand command={format.command("worker", run.scraper, ["--run-id", run.run_id])} /></Empty>}
         columns={[
           { key: "worker", head: "Worker", cell: (row) => <span class="mono small clip block">{row.worker}</span> },
           { key: "state", head: "State", width: "104px", cell: (row) => { const [tone, icon] = WORKER_LOOK[row.state as keyof typeof WORKER_LOOK] ?? WORKER_LOOK.gone; return <Badge tone={tone} icon={icon}>{row.state}</Badge>; } },

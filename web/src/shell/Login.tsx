@@ -1,6 +1,7 @@
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { ApiError, logIn } from "../api/client";
 import { live } from "../api/live";
+import { forgetAll } from "../api/query";
 import { Button } from "../ui/Button";
 import { Field } from "../ui/Field";
 import { CopyCommand } from "../ui/values";
@@ -11,6 +12,11 @@ export function Login() {
   const [token, setToken] = useState("");
   const [error, setError] = useState<ApiError | null>(null);
   const [busy, setBusy] = useState(false);
+  // Whoever logs in next may be somebody else.
+  useEffect(() => {
+    live.stop();
+    forgetAll();
+  }, []);
   return (
     <main class="login">
       <div class="card">

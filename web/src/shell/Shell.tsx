@@ -1,4 +1,4 @@
-import { lazy } from "./lazy";
+import { lazy, noteMissingCode } from "./lazy";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { apiPath, logOut, loginNeeded, me } from "../api/client";
 import { connection, ledgerAway, live, paused } from "../api/live";
@@ -9,6 +9,7 @@ import { findRoute, ROUTES, type PageComponent, type Params, type Route } from "
 import { useStore } from "../store";
 import { asked } from "../ui/action";
 import { Button, IconButton } from "../ui/Button";
+import { PageHead } from "../ui/Card";
 import { short } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Empty, Note } from "../ui/notes";
@@ -21,9 +22,9 @@ import { Login } from "./Login";
 import { Logo } from "./Logo";
 import { setTheme, theme, type Theme } from "./theme";
 
-const ActionLayer = lazy(() => import("../ui/ActionDialog").then((module) => module.ActionLayer));
-const Palette = lazy(() => import("./Palette").then((module) => module.Palette));
-const Help = lazy(() => import("./Help").then((module) => module.Help));
+const ActionLayer = lazy(() => import("../ui/ActionDialog").then((module) => module.ActionLayer), () => asked.set(null));
+const Palette = lazy(() => import("./Palette").then((module) => module.Palette), () => paletteOpen.set(null));
+const Help = lazy(() => import("./Help").then((module) => module.Help), () => helpOpen.set(false));
 
 const NEXT_THEME: Record<Theme, Theme> = { system: "light", light: "dark", dark: "system" };
 
@@ -50,7 +51,6 @@ export function Shell() {
       {help && <Help />}
       {action && <ActionLayer />}
       <ToastLayer />
-      <TooltipLayer />
     </>
   );
 }
@@ -76,12 +76,12 @@ function Navigation() {
     );
   };
   return (
-    <div class={`sidebar ${open ? "open" : ""}`}>
+    <nav class={`sidebar ${open ? "open" : ""}`} aria-label="Main">
       <div class="sidebar-head">
         <a class="brand" href={routeHref(ROUTES[0] as Route)}><Logo /><span>Shoal</span></a>
         <span class="menu-button"><IconButton icon={open ? "close" : "menu"} label={open ? "Close the menu" : "Open the menu"} expanded={open} onClick={() => setOpen(!open)} /></span>
       </div>
-      <nav class="nav" aria-label="Main">
+      <div class="nav">
         <ul>{ROUTES.filter((route) => route.nav === "main").map(link)}</ul>
         {run !== null && (
           <>
@@ -97,8 +97,8 @@ function Navigation() {
             <ul aria-label="Pages of the run">{ROUTES.filter((route) => route.nav === "run").map(link)}</ul>
           </>
         )}
-      </nav>
-    </div>
+      </div>
+    </nav>
   );
 }
 
@@ -187,7 +187,10 @@ function Content() {
     else {
       route.load().then(
         (module) => show(module.default),
-        () => mine && setShown({ path, params, Page: null, failed: true }),
+        () => {
+          noteMissingCode();
+          if (mine) setShown({ path, params, Page: null, failed: true });
+        },
       );
     }
     return () => {
@@ -209,18 +212,33 @@ function Content() {
         </div>
       )}
       {shown === null ? null
-        : shown.failed ? <Empty title="This page could not be loaded."><p>The server may have been updated. <a href={window.location.href} data-native>Load it again</a>.</p></Empty>
+        : shown.failed ? <Failed />
         : shown.Page === null ? <NotFound path={shown.path} />
         : <shown.Page key={shown.path} params={shown.params} />}
+      <TooltipLayer />
     </main>
+  );
+}
+
+function Failed() {
+  return (
+    <>
+      <PageHead title="Not loaded" />
+      <Empty title="This page could not be loaded.">
+        <p>It is tried again when the server answers. If the server was updated, <a href={window.location.href} data-native>load everything again</a>.</p>
+      </Empty>
+    </>
   );
 }
 
 function NotFound({ path }: { path: string }) {
   return (
-    <Empty title="There is no such page." icon="search">
-      <p class="mono wrap-anywhere">/{path}</p>
-      <p><a href={routeHref(ROUTES[0] as Route)}>Go to the overview</a>, or press <kbd class="kbd">/</kbd> to search.</p>
-    </Empty>
+    <>
+      <PageHead title="Not found" />
+      <Empty title="There is no such page." icon="search">
+        <p class="mono wrap-anywhere">/{path}</p>
+        <p><a href={routeHref(ROUTES[0] as Route)}>Go to the overview</a>, or press <kbd class="kbd">/</kbd> to search.</p>
+      </Empty>
+    </>
   );
 }

@@ -35,7 +35,8 @@ export function startKeys(): () => void {
       }
       return;
     }
-    if (typing(event.target) || document.querySelector("dialog[open]")) return;
+    // A dialog that was asked for may still be loading.
+    if (typing(event.target) || document.querySelector("dialog[open]") || paletteOpen.value || helpOpen.value) return;
     if (Date.now() - prefix < 1500) {
       prefix = 0;
       const route = ROUTES.find((each) => each.key === event.key);

@@ -1,4 +1,4 @@
-import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Icon, type IconName } from "./icons";
 
 export interface MenuEntry {
@@ -18,7 +18,7 @@ export function Menu({ label, entries, icon = "more" }: { label: string; entries
   const id = useId();
   const items = (): HTMLElement[] => [...(box.current?.querySelectorAll<HTMLElement>('[role="menuitem"]') ?? [])];
 
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (!open) return;
     items()[0]?.focus();
     const outside = (event: MouseEvent): void => {

@@ -1,4 +1,4 @@
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
 interface Shown {
   text: string;
@@ -7,9 +7,17 @@ interface Shown {
   below: boolean;
 }
 
-/** One tooltip for the page: shows `data-tip` of what is hovered or focused. Escape hides it. */
+/** One tooltip for the page: shows `data-tip` of what is hovered or focused, in dialogs too. Escape hides it. */
 export function TooltipLayer() {
   const [shown, setShown] = useState<Shown | null>(null);
+  const box = useRef<HTMLDivElement>(null);
+  // A popover is drawn above a modal dialog if it is shown after it.
+  useLayoutEffect(() => {
+    const element = box.current;
+    if (!element || !("showPopover" in element)) return;
+    if (element.matches(":popover-open")) element.hidePopover();
+    if (shown !== null) element.showPopover();
+  }, [shown]);
   useEffect(() => {
     let anchor: Element | null = null;
     const hide = (): void => {
@@ -50,7 +58,7 @@ export function TooltipLayer() {
     };
   }, []);
   return (
-    <div id="tooltip" role="tooltip" class={`tooltip ${shown?.below ? "below" : ""}`} hidden={shown === null} style={shown ? { left: `${shown.x}px`, top: `${shown.y}px` } : undefined}>
+    <div id="tooltip" role="tooltip" ref={box} popover="manual" class={`tooltip ${shown?.below ? "below" : ""}`} hidden={shown === null} style={shown ? { left: `${shown.x}px`, top: `${shown.y}px` } : undefined}>
       {shown?.text}
     </div>
   );

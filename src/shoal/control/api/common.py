@@ -16,14 +16,14 @@ from shoal.control.access import Operator, Principal, Viewer
 from shoal.control.answers import Preview
 from shoal.control.app import Control, ControlDep
 from shoal.control.live import live_clients
-from shoal.control.schemas import ErrorAnswer
+from shoal.control.schemas import ActionAnswer, ErrorAnswer
 from shoal.errors import UsageError
 from shoal.ledger.protocols import Ledger
-from shoal.model.redaction import redacted_value
 from shoal.model.views import CursorPage
 from shoal.service.actions import ActionReport, Actions
 from shoal.service.commands import Commands
 from shoal.service.overview import SharedReads
+from shoal.service.records import without_secrets
 
 DEFAULT_LIMIT, MAX_LIMIT = 50, 200
 # An action that takes longer is answered with 202 and goes on.
@@ -69,11 +69,13 @@ WRITE: dict[int | str, dict[str, Any]] = {
     403: _error("Not allowed: the role is viewer, or the request comes from another site."),
     409: _error("It cannot be done now: the state is another one, or the idempotency key was used for something else."),
     413: _error("The body is too large."),
+    202: {
+        "model": ActionAnswer,
+        "description": "It takes longer, as with a slow ledger, and goes on; the answer says how far it has come.",
+    },
 }
-LONG_WRITE: dict[int | str, dict[str, Any]] = {
-    **WRITE,
-    202: {"description": "It takes longer and goes on; the answer says how far it has come."},
-}
+# Of writes that answer when they are done.
+WHOLE_WRITE = {status: text for status, text in WRITE.items() if status != 202}
 
 
 class Api:
@@ -103,10 +105,7 @@ class Api:
 
     def answer(self, value: Any, *, status: int = 200) -> Response:
         """A value as JSON, without secrets."""
-        # Stored records are raw JSON: they are shown as they are.
-        plain = msgspec.to_builtins(value, str_keys=True, builtin_types=(msgspec.Raw,))
-        plain = redacted_value(plain, self.settings.secrets())
-        return self.json(msgspec.json.encode(plain), status=status)
+        return self.json(msgspec.json.encode(without_secrets(value, self.settings.secrets())), status=status)
 
     def json(self, body: bytes, *, status: int = 200) -> Response:
         """An answer that is encoded already and has no secrets."""

@@ -10,12 +10,12 @@ from fastapi.responses import Response
 from shoal.control.api.common import DEFAULT_LIMIT, READ, WRITE, ActingDep, ApiDep, Cursor, Limit, NamePath, RunPath
 from shoal.control.schemas import (
     BanBody,
+    EgressExitRecord,
     EgressMatrixRecord,
     ExitAnswer,
-    ExitRecord,
     ExitTestAnswer,
     ExitTestBody,
-    Page,
+    PageRecord,
     PoolList,
     PreviewAnswer,
     RestBody,
@@ -43,7 +43,7 @@ async def pools_of_one_run(api: ApiDep, run: RunPath) -> Response:
     return api.answer({"rows": pool_records(status.reading.snapshot.egress)})
 
 
-@router.get("/egress/{pool}", response_model=Page[ExitRecord], responses=READ)
+@router.get("/egress/{pool}", response_model=PageRecord[EgressExitRecord], responses=READ)
 async def list_exits(
     api: ApiDep,
     pool: NamePath,
@@ -57,7 +57,7 @@ async def list_exits(
     return api.page(page, records.exit_record, api.commands.list_exits(pool, found.kind, state))
 
 
-@router.get("/egress/{pool}/exits/{exit}", response_model=ExitRecord, responses=READ)
+@router.get("/egress/{pool}/exits/{exit}", response_model=EgressExitRecord, responses=READ)
 async def read_exit(api: ApiDep, pool: NamePath, exit: NamePath) -> Response:
     """One exit with the hosts that blocked it and its budgets."""
     view = await api.ledger.exits.get(pool, exit)

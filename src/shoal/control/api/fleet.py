@@ -11,7 +11,7 @@ from shoal.control.api.common import DEFAULT_LIMIT, READ, WRITE, ActingDep, ApiD
 from shoal.control.schemas import (
     DrainAnswer,
     NodeList,
-    Page,
+    PageRecord,
     PreviewAnswer,
     ScaleAnswer,
     ScaleBody,
@@ -23,7 +23,7 @@ from shoal.service.workers import list_nodes, list_worker_page
 router = APIRouter(tags=["fleet"])
 
 
-@router.get("/workers", response_model=Page[WorkerRecord], responses=READ)
+@router.get("/workers", response_model=PageRecord[WorkerRecord], responses=READ)
 async def list_workers(
     api: ApiDep,
     present: Annotated[bool, Query(description="False: also those that stopped or were lost.")] = True,

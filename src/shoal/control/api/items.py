@@ -9,7 +9,6 @@ from fastapi.responses import Response
 
 from shoal.control.api.common import (
     DEFAULT_LIMIT,
-    LONG_WRITE,
     READ,
     WRITE,
     ActingDep,
@@ -39,8 +38,8 @@ from shoal.service.lookup import find_run
 
 router = APIRouter(tags=["items"])
 
-# A page must come quickly; one that is not full has a cursor to continue.
-SEARCH_SECONDS = 0.08
+# A page must come quickly; one that is not full has a cursor to continue, and a count may be "at least".
+SEARCH_SECONDS, COUNT_SECONDS = 0.04, 0.02
 
 
 def _filter(body: ItemFilterBody) -> ItemFilter:
@@ -90,9 +89,11 @@ async def list_items(
     """Items that match, in the order they were enqueued, and how many there are, counted up to a limit."""
     found = await find_run(api.ledger, run)
     page = await inspect.list_items(api.ledger, found.id, which, cursor=cursor, limit=limit, seconds=SEARCH_SECONDS)
-    count = await inspect.count_items(api.ledger, found.id, which)
+    count = await inspect.count_items(api.ledger, found.id, which, seconds=COUNT_SECONDS)
     waiting = [item.id for item in page.rows if item.state in OPEN_STATES]
-    reasons = await inspect.explain_items(api.ledger, found.id, waiting) if waiting else {}
+    reasons = {}
+    if waiting:
+        reasons = await inspect.explain_items(api.ledger, found.id, waiting, workers=await api.shared.workers.get())
 
     def record(item: ItemView) -> records.Record:
         reason = reasons.get(item.id)
@@ -115,14 +116,14 @@ async def read_item(api: ApiDep, run: RunPath, item: ItemPath) -> Response:
     return api.answer({**records.item_page_record(detail), "command": command})
 
 
-@router.post("/runs/{run}/items/retry", response_model=PreviewAnswer | RunActionAnswer, responses=LONG_WRITE)
+@router.post("/runs/{run}/items/retry", response_model=PreviewAnswer | RunActionAnswer, responses=WRITE)
 async def retry_items(acting: ActingDep, run: RunPath, body: ItemsBody) -> Response:
     """Queue dead items that match again; skipped and cancelled ones when `states` names them."""
     which = _filter(body.filter)
     return await acting.act(lambda actions: actions.retry_items(run, which, limit=body.limit))
 
 
-@router.post("/runs/{run}/items/cancel", response_model=PreviewAnswer | RunActionAnswer, responses=LONG_WRITE)
+@router.post("/runs/{run}/items/cancel", response_model=PreviewAnswer | RunActionAnswer, responses=WRITE)
 async def cancel_items(acting: ActingDep, run: RunPath, body: ItemsBody) -> Response:
     """End open items that match as cancelled, leased ones too."""
     which = _filter(body.filter)
@@ -141,7 +142,7 @@ async def cancel_item(acting: ActingDep, run: RunPath, item: ItemPath) -> Respon
     return await acting.act(lambda actions: actions.cancel_items(run, ItemFilter(ids=(item,))))
 
 
-@router.post("/runs/{run}/items/{item}/replay", response_model=PreviewAnswer | ReplayAnswer, responses=LONG_WRITE)
+@router.post("/runs/{run}/items/{item}/replay", response_model=PreviewAnswer | ReplayAnswer, responses=WRITE)
 async def replay_item(acting: ActingDep, run: RunPath, item: ItemPath, body: ReplayBody) -> Response:
     """Run the handler of an item again and replace its records: on its stored page, or on one fetched anew."""
     return await acting.act(

@@ -14,7 +14,7 @@ from shoal.control.schemas import (
     LaneBody,
     LaneStatusRecord,
     LaneTimelineRecord,
-    Page,
+    PageRecord,
     PreviewAnswer,
 )
 from shoal.service import records
@@ -32,7 +32,7 @@ Prefix = Annotated[str, Query(description="Only lanes whose names begin so.", ma
 OfRun = Annotated[str | None, Query(description="A lane of this run, not a shared one.", min_length=1, max_length=200)]
 
 
-@router.get("/lanes", response_model=Page[LaneStatusRecord], responses=READ)
+@router.get("/lanes", response_model=PageRecord[LaneStatusRecord], responses=READ)
 async def list_lanes(
     api: ApiDep,
     order: Order = "name",
@@ -45,7 +45,7 @@ async def list_lanes(
     return api.page(page, records.lane_status_record, api.commands.list_lanes(None))
 
 
-@router.get("/runs/{run}/lanes", response_model=Page[LaneStatusRecord], responses=READ)
+@router.get("/runs/{run}/lanes", response_model=PageRecord[LaneStatusRecord], responses=READ)
 async def list_lanes_of_run(
     api: ApiDep,
     run: RunPath,

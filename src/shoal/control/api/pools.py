@@ -10,7 +10,7 @@ from pydantic import Field
 
 from shoal.control.access import Operator, Viewer
 from shoal.control.answers import Preview
-from shoal.control.api.common import READ, WRITE
+from shoal.control.api.common import READ, WHOLE_WRITE
 from shoal.control.jobs import Drain, PartDep
 from shoal.control.schemas import Answer, Body, Text
 from shoal.observe.formatting import pluralize
@@ -87,7 +87,7 @@ async def list_pools(
     return PoolsAnswer(
         rows=[_pool(status) for status in found],
         scrapers=sorted(project_scrapers(part.settings)),
-        command="shoal workers ls",
+        command=part.commands.workers(),
     )
 
 
@@ -97,12 +97,10 @@ async def get_pool(part: PartDep, who: Viewer, pool_id: PoolId) -> PoolAnswer:
     return _pool(await part.pools.get(pool_id))
 
 
-@router.post("", responses=WRITE)
+@router.post("", responses=WHOLE_WRITE)
 async def start_pool(part: PartDep, who: Operator, body: StartPoolBody, preview: Preview = False) -> PoolChangeAnswer:
     """Start a pool of a scraper of the project on this machine."""
-    find_target(part.settings, body.scraper)
-    command = f"shoal pool start {body.scraper} --workers {body.workers}"
-    command += f" --run-id {body.run}" if body.run else ""
+    command = part.commands.start_pool(find_target(part.settings, body.scraper), body.workers, run=body.run)
     number = pluralize(body.workers, "worker")
     if preview:
         return PoolChangeAnswer(text=f"To be started: {number} of {body.scraper}.", command=command, preview=True)
@@ -111,14 +109,14 @@ async def start_pool(part: PartDep, who: Operator, body: StartPoolBody, preview:
     return PoolChangeAnswer(text=text, command=command, pool=_pool(started))
 
 
-@router.post("/{pool_id}/scale", responses=WRITE)
+@router.post("/{pool_id}/scale", responses=WHOLE_WRITE)
 async def scale_pool(
     part: PartDep, who: Operator, pool_id: PoolId, body: ScalePoolBody, preview: Preview = False
 ) -> PoolChangeAnswer:
     """Set the number of workers of the pools of its scraper, without a restart."""
     before = await part.pools.get(pool_id)
     part.pools.check_steerable(before)
-    command = f"shoal pool scale {before.pool.scraper} {body.workers}"
+    command = part.commands.scale(before.pool.scraper, body.workers)
     number = pluralize(body.workers, "worker")
     if preview:
         return PoolChangeAnswer(text=f"To be scaled to {number}.", command=command, preview=True, pool=_pool(before))
@@ -126,14 +124,14 @@ async def scale_pool(
     return PoolChangeAnswer(text=f"The pool goes to {number}.", command=command, pool=_pool(after))
 
 
-@router.post("/{pool_id}/stop", responses=WRITE)
+@router.post("/{pool_id}/stop", responses=WHOLE_WRITE)
 async def stop_pool(
     part: PartDep, who: Operator, pool_id: PoolId, preview: Preview = False, drain: Drain = STOP_SECONDS
 ) -> PoolChangeAnswer:
     """Stop a pool: running items get `drain` seconds, then they are given back. Answers at once."""
     before = await part.pools.get(pool_id)
     part.pools.check_steerable(before)
-    command = f"shoal workers stop --run {before.pool.run_id}"
+    command = part.commands.stop_workers(before.pool.run_id)
     if preview:
         return PoolChangeAnswer(text="To be stopped.", command=command, preview=True, pool=_pool(before))
     after = await part.pools.stop(pool_id, by=who.actor, drain=drain, wait=1.0)
@@ -141,7 +139,7 @@ async def stop_pool(
     return PoolChangeAnswer(text=text, command=command, pool=_pool(after))
 
 
-@router.post("/{pool_id}/restart", responses=WRITE)
+@router.post("/{pool_id}/restart", responses=WHOLE_WRITE)
 async def restart_pool(
     part: PartDep,
     who: Operator,
@@ -154,7 +152,8 @@ async def restart_pool(
     before = await part.pools.get(pool_id)
     part.pools.check_steerable(before)
     workers = (None if body is None else body.workers) or before.pool.wanted or 1
-    command = f"shoal pool start {before.pool.scraper} --workers {workers} --run-id {before.pool.run_id}"
+    target = find_target(part.settings, before.pool.scraper)
+    command = part.commands.start_pool(target, workers, run=before.pool.run_id)
     if preview:
         text = f"To be restarted with {pluralize(workers, 'worker')}."
         return PoolChangeAnswer(text=text, command=command, preview=True, pool=_pool(before))

@@ -9,8 +9,10 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from fastapi.responses import Response, StreamingResponse
 
+from shoal.control.answers import ApiError
 from shoal.control.api.common import DEFAULT_LIMIT, READ, ApiDep, Cursor, Limit, RunPath, StageQuery, TextQuery
-from shoal.control.schemas import CoverageRecord, Page, ResultRecord
+from shoal.control.app import Control
+from shoal.control.schemas import CoverageRecord, PageRecord, ResultRecord
 from shoal.service import inspect, records
 from shoal.service.lookup import find_run
 from shoal.service.results import coverage_with_drift, export_stream, search_results
@@ -18,10 +20,27 @@ from shoal.service.results import coverage_with_drift, export_stream, search_res
 router = APIRouter(tags=["results"])
 
 _TYPES = {"jsonl": "application/x-ndjson", "json": "application/json", "csv": "text/csv; charset=utf-8"}
+MAX_EXPORTS = 4
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
-@router.get("/runs/{run}/results", response_model=Page[ResultRecord], responses=READ)
+async def _bounded(control: Control, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """A stream that reads all records of a run: few of them at once, so that the ledger has time for others."""
+    if control.exports >= MAX_EXPORTS:
+        raise ApiError(
+            *(503, "too_many_exports", f"The server sends {MAX_EXPORTS} exports already."),
+            hint="Try again later, or use `shoal export`.",
+            headers={"Retry-After": "10"},
+        )
+    control.exports += 1
+    try:
+        async for part in stream:
+            yield part
+    finally:
+        control.exports -= 1
+
+
+@router.get("/runs/{run}/results", response_model=PageRecord[ResultRecord], responses=READ)
 async def list_results(
     api: ApiDep,
     run: RunPath,
@@ -51,7 +70,10 @@ async def coverage(api: ApiDep, run: RunPath, stage: StageQuery = None) -> Respo
         **{status: text for status, text in READ.items() if status != 304},
         200: {
             "description": "All records, as a file. A connection that ends early means that the file is not whole.",
-            "content": {kind.partition(";")[0]: {"schema": {"type": "string"}} for kind in _TYPES.values()},
+            "content": {
+                "application/json": {"schema": {"type": "array", "items": {}}},
+                **{_TYPES[kind].partition(";")[0]: {"schema": {"type": "string"}} for kind in ("jsonl", "csv")},
+            },
         },
     },
 )
@@ -67,7 +89,7 @@ async def export(
     """All records of a run as a file; of a running run those that were stored before and some stored later."""
     found = await find_run(api.ledger, run)
     inspect.check_stage(found, stage)
-    stream = export_stream(api.ledger, found.id, format, stage=stage)
+    stream = _bounded(api.control, export_stream(api.ledger, found.id, format, stage=stage))
     # Errors before the first part are answered as errors.
     first = await anext(stream, b"")
 

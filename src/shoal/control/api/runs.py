@@ -9,7 +9,6 @@ from fastapi.responses import Response
 
 from shoal.control.api.common import (
     DEFAULT_LIMIT,
-    LONG_WRITE,
     READ,
     WRITE,
     ActingDep,
@@ -23,7 +22,7 @@ from shoal.control.schemas import (
     ComparisonRecord,
     DrainAnswer,
     HistoryRecord,
-    Page,
+    PageRecord,
     PartitionRecord,
     PreviewAnswer,
     RunActionAnswer,
@@ -35,12 +34,12 @@ from shoal.model.run import RunState
 from shoal.service import inspect, records
 from shoal.service.history import MAX_HISTORY_MINUTES, MIN_HISTORY_MINUTES, read_history
 from shoal.service.lookup import find_run
-from shoal.service.run_view import read_run_page
+from shoal.service.overview import read_run_page
 
 router = APIRouter(tags=["runs"])
 
 
-@router.get("/runs", response_model=Page[RunRecord], responses=READ)
+@router.get("/runs", response_model=PageRecord[RunRecord], responses=READ)
 async def list_runs(
     api: ApiDep,
     scraper: Annotated[str | None, Query(description="Only of this scraper.", max_length=100)] = None,
@@ -79,7 +78,7 @@ async def history(
     return api.answer(records.history_record(await read_history(api.ledger, run, minutes)))
 
 
-@router.get("/runs/{run}/partitions", response_model=Page[PartitionRecord], responses=READ)
+@router.get("/runs/{run}/partitions", response_model=PageRecord[PartitionRecord], responses=READ)
 async def partitions(
     api: ApiDep, run: RunPath, stage: StageQuery = None, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT
 ) -> Response:
@@ -122,13 +121,13 @@ async def seal_run(acting: ActingDep, run: RunPath) -> Response:
     return await acting.act(lambda actions: actions.seal_run(run))
 
 
-@router.post("/runs/{run}/cancel", response_model=PreviewAnswer | RunActionAnswer, responses=LONG_WRITE)
+@router.post("/runs/{run}/cancel", response_model=PreviewAnswer | RunActionAnswer, responses=WRITE)
 async def cancel_run(acting: ActingDep, run: RunPath) -> Response:
     """End every open item as cancelled, leased ones too."""
     return await acting.act(lambda actions: actions.cancel_run(run))
 
 
-@router.delete("/runs/{run}", response_model=PreviewAnswer | RunActionAnswer, responses=LONG_WRITE)
+@router.delete("/runs/{run}", response_model=PreviewAnswer | RunActionAnswer, responses=WRITE)
 async def remove_run(acting: ActingDep, run: RunPath) -> Response:
     """Delete a run with its items, attempts and records. This cannot be undone."""
     return await acting.act(lambda actions: actions.remove_run(run))

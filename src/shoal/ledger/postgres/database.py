@@ -11,7 +11,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import asyncpg
@@ -39,6 +39,7 @@ MAX_HOLD_SECONDS = 5.0
 # Whether a URL leads to a server without a pooler in between. Determined once per process.
 _IS_DIRECT: dict[str, bool] = {}
 LOGIN_SECONDS = 10.0
+CANCEL_SECONDS = 1.0
 
 
 class StatelessConnection(asyncpg.Connection):
@@ -195,15 +196,30 @@ class PostgresDatabase:
     async def _connection(self, pool: asyncpg.Pool) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy]:
         now = time.monotonic()
         if now >= self._limited_until:
-            async with pool.acquire(timeout=self._command_timeout) as connection:
+            async with self._acquired(pool) as connection:
                 yield connection
             return
         async with self._single_connection_lock:
             if now - self._connection_expired_at > MAX_HOLD_SECONDS:
                 self._connection_expired_at = now
                 await pool.expire_connections()
-            async with pool.acquire(timeout=self._command_timeout) as connection:
+            async with self._acquired(pool) as connection:
                 yield connection
+
+    @asynccontextmanager
+    async def _acquired(self, pool: asyncpg.Pool) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy]:
+        """A connection of the pool. A statement that is given up is cancelled at the server, if that answers soon.
+
+        Otherwise its connection is closed: whoever gave up must not wait for a server that hangs.
+        """
+        connection = await pool.acquire(timeout=self._command_timeout)
+        try:
+            yield connection
+        except BaseException:
+            with suppress(TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                await pool.release(connection, timeout=CANCEL_SECONDS)
+            raise
+        await pool.release(connection)
 
     def _limit_connections(self, error: BaseException) -> None:
         """The server has no connection left: use a single one for a while."""

@@ -46,6 +46,7 @@ BULK_SECONDS = 0.3
 MINUTES_KEPT = 8 * 24 * 60
 FAILURE_MINUTES_KEPT = 180
 LOCK_RETENTION_DAYS = 400
+REQUEST_KEY_RETENTION_DAYS = 1
 BUDGET_RETENTION_SECONDS = 32 * 86_400
 
 
@@ -211,7 +212,9 @@ def _tidy(tx: Transaction) -> bool:
     tx.run("tidy_grants", tx.now / MICRO, TIDY_BATCH)
     tx.run("tidy_budgets", tx.now / MICRO - BUDGET_RETENTION_SECONDS)
     tx.run("tidy_failure_minutes", tx.now - FAILURE_MINUTES_KEPT * 60 * MICRO, TIDY_BATCH)
-    more = tidy_exits(tx, TIDY_BATCH)
+    before = tx.now - REQUEST_KEY_RETENTION_DAYS * 24 * 3_600 * MICRO
+    more = tx.run("tidy_request_keys", before, TIDY_BATCH) == TIDY_BATCH
+    more |= tidy_exits(tx, TIDY_BATCH)
     return tx.run("tidy_minutes", tx.now - MINUTES_KEPT * 60 * MICRO, TIDY_BATCH) == TIDY_BATCH or more
 
 

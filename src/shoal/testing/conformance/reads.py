@@ -203,6 +203,21 @@ class ReadsConformance:
         ]
         assert [row.name for row in await harness.ledger.reads.stale(older_than=3600)] == ["a"]
 
+    async def test_the_oldest_lease_of_each_worker(self, harness: LedgerHarness) -> None:
+        run, other = await harness.run(), await harness.run()
+        await harness.put(run, "a", "b", "c")
+        one, two = await harness.worker(), await harness.worker()
+        await harness.claim(one, 1)
+        await harness.advance_clock(10)
+        await harness.claim(one, 1)
+        await harness.claim(two, 1)
+        await harness.put(other, "d")
+        await harness.claim(two, 1)
+        found = await harness.ledger.reads.oldest_leases(run.id)
+        assert [(each.worker, each.name) for each in found] == [(one, "a"), (two, "c")]
+        assert found[0].since < found[1].since
+        assert len(await harness.ledger.reads.oldest_leases(run.id, limit=1)) == 1
+
     async def test_results_in_pages(self, harness: LedgerHarness) -> None:
         run = await harness.run()
         await harness.put(run, "a", "b")

@@ -8,6 +8,7 @@ import datetime as dt
 import pytest
 
 from shoal.errors import InvalidItem, InvalidSetting
+from shoal.ledger.coordination import REQUEST_KEY_PREFIX
 from shoal.model.item import ItemState
 from shoal.model.lane import LanePolicy
 from shoal.model.run import RunState
@@ -204,6 +205,20 @@ class LocksConformance:
         ]
         assert [one.name for one in await locks.list("daily:", limit=1)] == ["daily:2026-10"]
         assert await locks.get("daily:") is None
+
+    async def test_keys_of_requests_are_forgotten_after_a_day(self, harness: LedgerHarness) -> None:
+        locks = harness.ledger.locks
+        for name in ("slot", f"{REQUEST_KEY_PREFIX}answered", f"{REQUEST_KEY_PREFIX}refused"):
+            assert await locks.acquire(name, "me", LONG)
+        assert await locks.complete("slot", "me")
+        assert await locks.complete(f"{REQUEST_KEY_PREFIX}answered", "me", {"status": 200})
+        assert await locks.release(f"{REQUEST_KEY_PREFIX}refused", "me")
+        await harness.ledger.upkeep.run_once()
+        assert len(await locks.list(REQUEST_KEY_PREFIX)) == 2
+        await harness.advance_clock(LONG + 86_400 + 1)
+        assert await locks.acquire(f"{REQUEST_KEY_PREFIX}new", "me", LONG)
+        await harness.ledger.upkeep.run_once()
+        assert [one.name for one in await locks.list("")] == ["slot", f"{REQUEST_KEY_PREFIX}new"]
 
     async def test_a_lock_needs_a_name(self, harness: LedgerHarness) -> None:
         with pytest.raises(InvalidItem):

@@ -5,7 +5,7 @@
 create or replace function shoal.runs_with_ungrouped() returns table (run int)
 language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set jit = off set plan_cache_mode = force_generic_plan
+set enable_sort = off set enable_incremental_sort = off set jit = off set plan_cache_mode = force_generic_plan
 as $$
 begin
     return query
@@ -26,7 +26,7 @@ returns table (item bigint, epoch int, stage int, stage_name text, outcome text,
                tries smallint, ended_at timestamptz)
 language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set jit = off set plan_cache_mode = force_generic_plan
+set enable_sort = off set enable_incremental_sort = off set jit = off set plan_cache_mode = force_generic_plan
 as $$
 begin
     return query

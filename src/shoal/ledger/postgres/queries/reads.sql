@@ -33,8 +33,8 @@ unfolded as materialized (
     select d.* from shoal.count_delta d where d.worker is not null and d.queue in (select k.id from run_queue k)
 ),
 ends as (
-    select m.done, m.dead, m.skipped, m.retried, m.throttled, m.results, m.seconds from shoal.minute_count m
-    where m.minute > shoal.clock() - make_interval(mins => $2) and m.queue in (select k.id from run_queue k)
+    select a.done, a.dead, a.skipped, a.retried, a.throttled, a.results, a.seconds from shoal.run_activity a
+    where a.run = $1 and a.step = 60 and a.at > shoal.clock() - make_interval(mins => $2)
     union all
     select u.done, u.dead, u.skipped, u.retried, u.throttled, u.results, u.seconds from unfolded u
 )
@@ -114,6 +114,15 @@ join shoal.item i on i.run = s.run and i.id = s.item
 where s.claimed_at <= shoal.clock() - make_interval(secs => $1)
 order by s.claimed_at limit $2
 
+-- name: oldest_leases
+-- Of each worker the item of the run that it has had longest.
+select w.id as worker, x.item, coalesce(i.url, i.key) as name, x.claimed_at as since
+from (select distinct on (s.worker) s.worker, s.item, s.claimed_at from shoal.lease s where s.run = $1
+      order by s.worker, s.claimed_at, s.item) x
+join shoal.worker w on w.no = x.worker
+cross join lateral (select i.url, i.key from shoal.item i where i.run = $1 and i.id = x.item limit 1) i
+order by x.claimed_at, x.item limit $2
+
 -- name: results
 -- A window of the run's records, and at most $6 of it, of one stage or of all.
 select w.item, w.n, g.name as stage, i.key, i.url, w.record, w.record_key,
@@ -186,8 +195,10 @@ order by l.waiting desc, l.id limit $2
 -- block, for the item before it in an ordered lane, or for the delay between two starts.
 select case when x.reason <> 'lane' then x.reason when l.blocked_until > shoal.clock() then 'blocked'
             when l.ordered then 'order' else 'lane' end as kind,
-       count(*) as items, min(x.due_at) as first_due
-from shoal.some_delayed($1::int) x left join shoal.lane l on l.id = x.lane
+       sum(x.items)::bigint as items, min(x.first_due) as first_due
+from (select d.reason, case d.reason when 'lane' then d.lane end as lane, count(*) as items, min(d.due_at) as first_due
+      from shoal.some_delayed($1::int) d group by 1, 2) x
+left join lateral (select l.blocked_until, l.ordered from shoal.lane l where l.id = x.lane limit 1) l on true
 group by 1 order by 2 desc, 1
 
 -- name: blocked_lanes
@@ -231,6 +242,13 @@ select * from shoal.find_in_lanes($1::int, $2::bigint[], $3::bigint, $4::int)
 
 -- name: refine_items
 select shoal.refine_items($1::int, $2::bigint[], $3::bigint[], $4::text) as ids
+
+-- name: refine_ends
+-- Those of the items $2 that ended in one of the states $3, or with `open` in it have not ended.
+select array(
+    select u.id from unnest($2::bigint[]) as u(id)
+    left join lateral (select o.state from shoal.outcome o where o.run = $1::int and o.item = u.id limit 1) o on true
+    where coalesce(o.state, 'open') = any ($3::text[]) order by u.id) as ids
 
 -- name: children
 select i.id from shoal.item i

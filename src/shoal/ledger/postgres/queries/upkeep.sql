@@ -33,6 +33,13 @@ old_locks as (
         select y.ctid from shoal.lock y where y.finished_at < shoal.clock() - interval '400 days' limit $1))
     returning 1
 ),
+-- Also those that were never finished: refused requests leave them.
+old_request_keys as (
+    delete from shoal.lock x where x.name = any (array(
+        select y.name from shoal.lock y where y.name >= 'request-key/' and y.name < 'request-key0'
+            and y.expires_at < shoal.clock() - interval '1 day' limit $1))
+    returning 1
+),
 old_grants as (
     delete from shoal.budget_grant x where x.id = any (array(
         select g.id from shoal.budget b join shoal.budget_grant g on g.budget = b.id
@@ -45,7 +52,7 @@ old_budgets as (
 )
 select greatest((select count(*) from old_receipts), (select count(*) from old_claims),
                 (select count(*) from old_minutes), (select count(*) from old_locks),
-                (select count(*) from old_grants))
+                (select count(*) from old_request_keys), (select count(*) from old_grants))
 
 -- name: next_due
 -- Only the first delayed items are read: when none of them is in this scope, no item in it is due before the last of

@@ -25,14 +25,14 @@ group by w.id order by done desc, w.id
 -- Attempts that ended in the last minutes, and when one last ended or the run last changed its state.
 with run_queue as (select k.id from queue k where k.run = ?1),
 moved as (select max(c.moved_at) as at from run_queue k join queue_count c on c.queue = k.id)
-select coalesce(sum(m.done), 0) as done, coalesce(sum(m.dead), 0) as dead,
-       coalesce(sum(m.skipped), 0) as skipped, coalesce(sum(m.retried), 0) as retried,
-       coalesce(sum(m.throttled), 0) as throttled, coalesce(sum(m.results), 0) as results,
-       coalesce(sum(m.seconds), 0.0) as seconds,
+select coalesce(sum(a.done), 0) as done, coalesce(sum(a.dead), 0) as dead,
+       coalesce(sum(a.skipped), 0) as skipped, coalesce(sum(a.retried), 0) as retried,
+       coalesce(sum(a.throttled), 0) as throttled, coalesce(sum(a.results), 0) as results,
+       coalesce(sum(a.seconds), 0.0) as seconds,
        max((select r.changed_at from run r where r.no = ?1), coalesce((select v.at from moved v), 0))
            as "quiet_since [moment]"
-from minute_count m
-where m.minute > clock() - 60000000 * ?2 and m.queue in (select k.id from run_queue k)
+from run_activity a
+where a.run = ?1 and a.step = 60 and a.at > clock() - 60000000 * ?2
 
 -- name: item_views
 -- The state is the table that holds the row; one statement has one snapshot, so it is unique.
@@ -206,6 +206,14 @@ join item i on i.id = s.item
 where s.claimed_at <= clock() - cast(1e6 * ?1 as integer)
 order by s.claimed_at limit ?2
 
+-- name: oldest_leases
+-- Of each worker the item of the run that it has had longest: with min(), SQLite takes the other columns of that row.
+select w.id as worker, x.item, coalesce(i.url, i.key) as name, x.claimed_at as "since [moment]"
+from (select s.worker, s.item, min(s.claimed_at) as claimed_at from lease s where s.run = ?1 group by s.worker) x
+join worker w on w.no = x.worker
+join item i on i.id = x.item
+order by x.claimed_at, x.item limit ?2
+
 -- name: results
 -- A window of the run's records, and at most ?6 of it, of one stage or of all. The window is read from the index, and
 -- only the selected records from the table.
@@ -296,9 +304,11 @@ order by l.waiting desc, l.id limit ?2
 -- block, for the item before it in an ordered lane, or for the delay between two starts.
 select case when x.reason <> 'lane' then x.reason when l.blocked_until > clock() then 'blocked'
             when l.ordered then 'order' else 'lane' end as kind,
-       count(*) as items, min(x.due_at) as "first_due [moment]"
-from (select d.reason, d.due_at, d.lane from queue k cross join delayed d indexed by delayed_queue on d.queue = k.id
-      where k.run = ?1 limit 10001) x
+       sum(x.items) as items, min(x.first_due) as "first_due [moment]"
+from (select d.reason, case d.reason when 'lane' then d.lane end as lane, count(*) as items, min(d.due_at) as first_due
+      from (select y.reason, y.due_at, y.lane from queue k
+            cross join delayed y indexed by delayed_queue on y.queue = k.id where k.run = ?1 limit 10001) d
+      group by 1, 2) x
 left join lane l on l.id = x.lane
 group by kind order by items desc, kind
 
@@ -361,6 +371,12 @@ select json_group_array(f.id) as ids from (
     where (?3 is null or i.lane in (select value from json_each(?3)))
       and (?4 is null or instr(i.key, ?4) > 0 or instr(i.url, ?4) > 0)
     order by i.id) f
+
+-- name: refine_ends
+-- Those of the items ?2 that ended in one of the states ?3, or with `open` in it have not ended. ?1: the run, not needed.
+select json_group_array(f.id) as ids from (
+    select u.value as id from json_each(?2) u left join outcome o on o.item = u.value
+    where coalesce(o.state, 'open') in (select value from json_each(?3)) and ?1 > 0 order by u.value) f
 
 -- name: children
 select i.id from item i indexed by item_parent where i.run = ?1 and i.parent = ?2 and i.id > ?3 order by i.id limit ?4

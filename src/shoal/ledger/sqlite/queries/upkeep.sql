@@ -38,6 +38,11 @@ where r.state = 'active' and r.sealed
 -- name: tidy_locks
 delete from lock where finished_at < ?1
 
+-- name: tidy_request_keys
+-- Also those that were never finished: refused requests leave them.
+delete from lock where name in (
+    select k.name from lock k where k.name >= 'request-key/' and k.name < 'request-key0' and k.expires_at < ?1 limit ?2)
+
 -- name: tidy_minutes
 delete from minute_count where (minute, queue, worker)
     in (select m.minute, m.queue, m.worker from minute_count m where m.minute < ?1 limit ?2)
