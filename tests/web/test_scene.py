@@ -20,7 +20,8 @@ async def test_a_scene_is_a_sound_ledger_with_runs_lanes_partitions_and_egress(t
         async with served(scene) as url, httpx.AsyncClient(base_url=f"{url}api/v1/", trust_env=False) as client:
             overview = (await client.get("overview")).raise_for_status().json()
             run = (await client.get("runs/latest:counties")).raise_for_status().json()
-            lanes = (await client.get(f"runs/{run['run_id']}/lanes/timeline")).raise_for_status().json()["lanes"]
+            listed = await client.get(f"runs/{run['run_id']}/lanes", params={"order": "name", "limit": 100})
+            lanes = listed.raise_for_status().json()["rows"]
             partitions = (await client.get(f"runs/{run['run_id']}/partitions?limit=200")).raise_for_status().json()
     finally:
         await scene.ledger.close()

@@ -1,8 +1,9 @@
 """A ledger to look at: what a small fleet did in the last 70 minutes, made through the ledger's own API.
 
-The clock of the ledger is set by the simulation, and every choice comes from one seed, so two scenes differ in their
-times only. Nothing is fetched. There are a run that goes on (records of counties: US states, sequential groups, a slow
-host), one that is paused, finished ones (one with many failures), a collection, proxies, tokens and two schedules.
+The clock of the ledger is set by the simulation, and what an attempt gives follows from its item, so two scenes differ
+in their times, and by the jitter of the ledger's delays, only. Nothing is fetched. There are a run that goes on
+(records of counties: US states, sequential groups, a slow host), one that is paused, finished ones (one with many
+failures), a collection, proxies, tokens and two schedules.
 
     python -m web.dev.scene [--port 8642]     serve a scene that goes on
 """
@@ -159,6 +160,7 @@ class Scene:
     clock: Clock
     rng: random.Random
     folder: Path
+    seed: int
     crews: list[Crew] = field(default_factory=list)
     runs: dict[str, Run] = field(default_factory=dict)
     ticks: int = 0
@@ -218,6 +220,10 @@ class Scene:
         items.sort(key=lambda pair: -pair[1])
         await self.ledger.workers.heartbeat(crew.id, WorkerReport(running=running, items=tuple(items)))
 
+    def _draws(self, item: ClaimedItem, what: str) -> random.Random:
+        """The same for this attempt in every scene, whatever was done before it."""
+        return random.Random(f"{self.seed} {item.run_no} {item.stage} {item.url or item.key} {item.epoch} {what}")
+
     def _seconds(self, item: ClaimedItem, error: str) -> float:
         """How long an attempt takes: some are slow, and the slow host is slow for everyone."""
         if error.startswith("Timed out"):
@@ -225,10 +231,10 @@ class Scene:
         median = {"index": 1.2, "record": 1.6, "document": 3.5, "member": 90.0}.get(item.stage, 1.0)
         if SLOW_HOST in (item.url or ""):
             median *= 2.2
-        return median * math.exp(self.rng.gauss(0, 0.45))
+        return median * math.exp(self._draws(item, "seconds").gauss(0, 0.45))
 
     def _end(self, going: Going) -> FinishedAttempt:
-        item, rng = going.claimed, self.rng
+        item, rng = going.claimed, self._draws(going.claimed, "end")
         seconds = going.end - going.start
         waited = None if item.waited is None else item.waited + going.start - going.claimed_at
         egress = {"egress": f"residential {rng.choice(PROXIES)}"} if item.stage in ("record", "document") else None
@@ -256,7 +262,7 @@ class Scene:
 
     def _fault(self, item: ClaimedItem) -> tuple[OutcomeClass | None, str]:
         """Most attempts succeed. The archive's template has changed, and its host is slow; the slow host throttles."""
-        draw, url = self.rng.random(), item.url or ""
+        draw, url = self._draws(item, "fault").random(), item.url or ""
         if "archive" in self.runs and item.run_id == self.runs["archive"].id:
             faults = ARCHIVE_FAULTS
         elif item.stage in STAGE_FAULTS:
@@ -270,7 +276,7 @@ class Scene:
         return None, ""
 
     def _output(self, item: ClaimedItem) -> tuple[list[dict[str, object]], list[NewItem]]:
-        rng = self.rng
+        rng = self._draws(item, "output")
         if item.stage == "index":
             number = int((item.url or "/0").rpartition("/")[2])
             return [], counties_found(item.partition, number, rng)
@@ -364,7 +370,7 @@ async def open_scene(
     clock = Clock(math.floor(time.time()) - minutes * 60)
     ledger = await open_sqlite(folder / "ledger.db", clock=clock, readers=4)
     await ledger.schema.migrate()
-    scene = Scene(ledger, clock, random.Random(seed), folder)
+    scene = Scene(ledger, clock, random.Random(seed), folder, seed)
     await _begin(scene)
     ticks = round(minutes * 60 / TICK)
     for done in range(ticks):

@@ -172,6 +172,17 @@ test("a history becomes series: rates per minute, quantiles with gaps, causes wi
   assert.deepEqual(historyMarks(history), [{ at: 60, label: "run paused", text: "paused (ops@192.0.2.7)" }]);
 });
 
+test("a cause keeps its colour and its place, whatever else there is", () => {
+  const columns = (waiting_for: Record<string, number>) => causeColumns({ step_seconds: 60, points: [point(0, { done: 1, waiting_for })], marks: [] }).series;
+  const colors = (series: ReturnType<typeof columns>) => new Map(series.map((one) => [one.key, one.color]));
+  const few = columns({ retries: 9, "host limit": 1 });
+  const many = columns({ "egress isp": 5, "host limit": 100, "host delay": 2, retries: 3 });
+  assert.deepEqual(few.map((one) => one.key), ["host limit", "retries"]);
+  assert.deepEqual(many.map((one) => one.key), ["host delay", "host limit", "retries", "egress isp"]);
+  for (const [cause, color] of colors(few)) assert.equal(colors(many).get(cause), color);
+  assert.equal(new Set(colors(many).values()).size, 4);
+});
+
 test("a young run fills its charts", () => {
   const quiet = { ready: undefined, done: null } as unknown as Partial<History["points"][number]>;
   const points = Array.from({ length: 60 }, (_, i) => point(i * 60, i < 40 ? quiet : { done: i, ended: { done: 1, dead: 0, skipped: 0, retried: 0, throttled: 0 } }));

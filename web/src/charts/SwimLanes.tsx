@@ -51,7 +51,8 @@ export function SwimLanes(props: {
   const x = linear(from, to, width);
   const height = Math.min(VIEW_HEIGHT, lanes.length * LANE_HEIGHT);
   const { first, last } = visibleRows(scroll, height, LANE_HEIGHT, lanes.length);
-  const ticks = timeTicks(from, to, Math.max(2, Math.floor(width / 90)), new Date(to * 1000).getTimezoneOffset());
+  // Before the width is known nothing is placed: it would move.
+  const ticks = width > 0 ? timeTicks(from, to, Math.max(2, Math.floor(width / 90)), new Date(to * 1000).getTimezoneOffset()) : [];
 
   const chosen = focus ? placed[focus.lane]?.[focus.span] : undefined;
   const move = (lane: number, span: number) => {
@@ -124,7 +125,7 @@ export function SwimLanes(props: {
                 <LaneRow
                   key={lane.lane}
                   lane={lane}
-                  placed={placed[row]!}
+                  placed={width > 0 ? placed[row]! : []}
                   top={row * LANE_HEIGHT}
                   x={x}
                   ticks={ticks}

@@ -83,6 +83,14 @@ export function stateColumns(history: History): Columns {
 }
 
 const MOST_CAUSES = 7;
+// Causes that runs often have, from below: each keeps its place and its colour from one reading to the next.
+const CAUSES = [
+  "host delay", "host limit", "earlier items of their groups", "rate limit of the site", "being worked on", "free workers", "retries",
+  "a live worker", "the run is paused",
+];
+
+/** The place of a cause; causes that are not known come last, by name. */
+const placeOf = (cause: string): number => (CAUSES.indexOf(cause) + CAUSES.length + 1) % (CAUSES.length + 1);
 
 /** What items waited for at each time, for a stack: the greatest causes, the rest summed as "other". */
 export function causeColumns(history: History, label: (cause: string) => string = (cause) => cause): Columns {
@@ -95,13 +103,17 @@ export function causeColumns(history: History, label: (cause: string) => string 
     .filter(([, sum]) => sum > 0)
     .sort((a, b) => b[1] - a[1])
     .map(([cause]) => cause);
-  const own = causes.length > MOST_CAUSES + 1 ? causes.slice(0, MOST_CAUSES) : causes;
-  const rest = causes.slice(own.length);
+  const shown = causes.length > MOST_CAUSES + 1 ? causes.slice(0, MOST_CAUSES) : causes;
+  const rest = causes.slice(shown.length);
+  const own = [...shown].sort((a, b) => placeOf(a) - placeOf(b) || a.localeCompare(b));
+  const taken = new Set(own.filter((cause) => CAUSES.includes(cause)).map((cause) => placeOf(cause) % 8));
+  const free = [0, 1, 2, 3, 4, 5, 6, 7].filter((color) => !taken.has(color));
+  const colorOf = (cause: string, i: number): number => (CAUSES.includes(cause) ? placeOf(cause) % 8 : (free.shift() ?? i % 8));
   const at = (cause: string) => points.map((point): Value => (point.waiting_for ? (point.waiting_for[cause] ?? 0) : null));
   const series: Series[] = own.map((cause, i) => ({
     key: cause,
     label: label(cause),
-    color: `series-${(i % 8) + 1}`,
+    color: `series-${colorOf(cause, i) + 1}`,
     values: at(cause),
   }));
   if (rest.length > 0) {

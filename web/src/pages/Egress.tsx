@@ -98,6 +98,8 @@ function PoolView({ pool }: { pool: PoolView }) {
   const exits = useApi<Page<Exit>>(withQuery(apiPath("egress", pool.pool), { state, cursor: query.get("cursor"), limit: 25 }), { every: 5, keep: true });
   const matrix = useApi<ExitMatrix>(apiPath("egress", pool.pool, "matrix"), { every: 10 });
   const filter = (value: string): void => setQuery({ state: value || null, cursor: null });
+  // The matrix stands above the list: both appear at once.
+  if ((matrix.data === null && !matrix.error) || (exits.data === null && !exits.error)) return <Placeholder height={640} label="Loading exits" />;
   return (
     <>
       {matrix.data && matrix.data.exits.length > 0 && matrix.data.hosts.length > 0 && <MatrixCard matrix={matrix.data} kind={pool.kind} />}

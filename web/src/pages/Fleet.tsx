@@ -29,6 +29,8 @@ export default function Fleet(_: { params: Params }) {
   const sum = (pick: (node: NodeRow) => number): number => (rows ?? []).reduce((all, each) => all + pick(each), 0);
   const trouble = Object.values(frames?.by_worker ?? {}).filter((worker) => worker.trouble).length;
   const needsLook = (each: NodeRow): number => lostOf(each) * 1000 + each.draining;
+  // All parts appear at once, so that none moves another.
+  const loading = (rows === null && !nodes.error) || (pools.data === null && !pools.error) || (workers.data === null && !workers.error);
   const ordered = [...(rows ?? [])].sort((a, b) => needsLook(b) - needsLook(a) || a.node.localeCompare(b.node, undefined, { numeric: true }));
 
   return (
@@ -37,9 +39,8 @@ export default function Fleet(_: { params: Params }) {
         Machines, their workers, and what each one works on now.
       </PageHead>
       {nodes.error && <ErrorNote error={nodes.error} stale={nodes.data !== null} onRetry={nodes.reload} />}
-      {rows === null ? (
-        !nodes.error && <Placeholder height={88} label="Loading machines" />
-      ) : (
+      {loading && <Placeholder height={720} label="Loading machines" />}
+      {!loading && rows !== null && (
         <Card>
           <Stats>
             <Stat label="Machines">{format.count(frames?.workers?.nodes ?? rows.length)}</Stat>
@@ -57,13 +58,13 @@ export default function Fleet(_: { params: Params }) {
         </Note>
       )}
       {trouble > 0 && <Note tone="bad">{trouble === 1 ? "One worker reports" : `${format.count(trouble)} workers report`} a problem; it is written at the worker below.</Note>}
-      <Pools pools={pools.data} error={pools.error} reload={pools.reload} />
-      {ordered.length > 0 && (
+      {!loading && <Pools pools={pools.data} error={pools.error} reload={pools.reload} />}
+      {!loading && ordered.length > 0 && (
         <Card flush title="Which machine works?" note="Choose one to see its workers only.">
           <div class="node-scroll"><Table label="Machines" rows={ordered} rowKey={(each) => each.node} columns={nodeColumns(node)} rowClass={(each) => (each.node === node ? "selected" : "")} /></div>
         </Card>
       )}
-      <Card
+      {!loading && <Card
         flush
         title={node ? `What do the workers of ${node} do?` : "What does each worker do?"}
         actions={
@@ -82,7 +83,7 @@ export default function Fleet(_: { params: Params }) {
             <Pager cursor={workers.data.cursor} shown={shown.length} />
           </>
         )}
-      </Card>
+      </Card>}
     </div>
   );
 }

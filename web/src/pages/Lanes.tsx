@@ -43,6 +43,8 @@ export default function Lanes({ params }: { params: Params }) {
     [timeline.data, own.data, hasChosen],
   );
   const select = (lane: string | null): void => setQuery({ lane });
+  // All parts appear at once, so that none moves another.
+  const loading = [timeline, history, lanes].some((each) => each.data === null && !each.error);
 
   return (
     <div class="stack">
@@ -50,6 +52,7 @@ export default function Lanes({ params }: { params: Params }) {
         A lane is a limit and a pace that items share: a host, or a group that works in order.
       </PageHead>
       {timeline.error && <ErrorNote error={timeline.error} stale={timeline.data !== null} onRetry={timeline.reload} />}
+      {loading ? <Placeholder height={720} label="Loading the timeline" /> : <>
       <Card>
         {shown === null ? (
           <Placeholder height={420} label="Loading the timeline" />
@@ -95,6 +98,7 @@ export default function Lanes({ params }: { params: Params }) {
           </>
         )}
       </Card>
+      </>}
     </div>
   );
 }

@@ -21,11 +21,17 @@ export default function Results({ params }: { params: Params }) {
   const results = useApi<Page<Result>>(withQuery(apiPath("runs", run, "results"), { stage, text, cursor: query.get("cursor"), limit: 25 }), { every: 10, keep: true });
   const coverage = useApi<Coverage>(withQuery(apiPath("runs", run, "results", "coverage"), { stage }), { every: 30, keep: true });
   const stages = stageNames(detail.data);
+  // Both parts appear at once, so that none moves the other.
+  const loading = (coverage.data === null && !coverage.error) || (results.data === null && !results.error) || (detail.data === null && !detail.error);
+  const head = (
+    <PageHead title="Results" actions={<Export run={run} />}>
+      {detail.data ? <><span class="num">{format.count(detail.data.records)}</span> records of <span class="strong">{detail.data.scraper}</span></> : "Records of the run"}
+    </PageHead>
+  );
+  if (loading) return <div class="stack">{head}<Placeholder height={640} label="Loading records" /></div>;
   return (
     <div class="stack">
-      <PageHead title="Results" actions={<Export run={run} />}>
-        {detail.data ? <><span class="num">{format.count(detail.data.records)}</span> records of <span class="strong">{detail.data.scraper}</span></> : "Records of the run"}
-      </PageHead>
+      {head}
       <CoverageCard coverage={coverage.data} error={coverage.error} reload={coverage.reload} run={run} />
       <Card
         flush title="What do records look like?"

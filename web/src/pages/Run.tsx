@@ -31,7 +31,8 @@ export default function RunPage({ params }: { params: Record<string, string> }) 
   }, [changed]);
   const refusal = useRefusal();
 
-  if (read.data === null) {
+  // The sentence of `why` comes before the figures: they wait for it, so that nothing moves.
+  if (read.data === null || (why.data === null && !why.error)) {
     return (
       <>
         <PageHead title="Run" badge={<span class="mono muted">{id}</span>} />
