@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+# Of more figures with one unit than this, so many are shown.
+MANY_FIGURES, HIGHEST_SHOWN = 100, 20
 HEAD = """# Results
 
 Written by `python -m bench` from the JSON files beside it; `bench/README.md` says what is compared and how to read it.
@@ -31,6 +33,17 @@ def _targets(reports: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _shown(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All, but of very many with the same unit the highest ones: the file beside this page has the others."""
+    shown = []
+    for unit in dict.fromkeys(figure["unit"] for figure in figures):
+        of_unit = [figure for figure in figures if figure["unit"] == unit]
+        if len(of_unit) > MANY_FIGURES:
+            of_unit = sorted(of_unit, key=lambda figure: -float(figure["median"]))[:HIGHEST_SHOWN]
+        shown += of_unit
+    return shown
+
+
 def _figures(report: dict[str, Any], out: Path) -> str:
     name = report["name"]
     plots = [f"![{name}]({path.name})" for path in sorted(out.glob(f"{name}*.svg"))]
@@ -45,7 +58,7 @@ def _figures(report: dict[str, Any], out: Path) -> str:
         "| what | median | spread | unit |",
         "|---|---|---|---|",
     ]
-    for figure in report["figures"]:
+    for figure in _shown(report["figures"]):
         value = f"{figure['median']:,.0f}" if figure["median"] >= 1000 else f"{figure['median']:.3g}"
         lines.append(f"| {figure['name']} | {value} | {figure['spread']:.0%} | {figure['unit']} |")
     return "\n".join(lines) + "\n"
