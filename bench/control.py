@@ -207,6 +207,8 @@ class Server:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._client.close()
         self._process.send_signal(signal.SIGTERM)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
         try:
             self._process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:

@@ -35,13 +35,11 @@ def _targets(reports: list[dict[str, Any]]) -> str:
 
 def _shown(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """All, but of very many with the same unit the highest ones: the file beside this page has the others."""
-    shown = []
-    for unit in dict.fromkeys(figure["unit"] for figure in figures):
-        of_unit = [figure for figure in figures if figure["unit"] == unit]
-        if len(of_unit) > MANY_FIGURES:
-            of_unit = sorted(of_unit, key=lambda figure: -float(figure["median"]))[:HIGHEST_SHOWN]
-        shown += of_unit
-    return shown
+    by_unit: dict[str, list[float]] = {}
+    for figure in figures:
+        by_unit.setdefault(figure["unit"], []).append(figure["median"])
+    least = {unit: sorted(medians)[-HIGHEST_SHOWN] for unit, medians in by_unit.items() if len(medians) > MANY_FIGURES}
+    return [figure for figure in figures if figure["median"] >= least.get(figure["unit"], figure["median"])]
 
 
 def _figures(report: dict[str, Any], out: Path) -> str:
