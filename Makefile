@@ -9,7 +9,7 @@ PYTEST = $(BIN)/python -m pytest
 PYTEST_ARGS = -n 3 --dist loadgroup
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 setup: .venv/.dev .venv/.web ## create .venv with the pinned requirements and Shoal itself, editable; build the dashboard
 
@@ -22,12 +22,19 @@ quick: setup lint ## lint, and the tests that start no process and need no datab
 lint: setup ## ruff, mypy, import-linter, tsc
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $$(ls -d src tests bench 2>/dev/null)
+	$(BIN)/mypy $$(ls -d src tests bench web/dev 2>/dev/null)
 	$(BIN)/lint-imports --no-cache
 	@$(NODE); cd web && npm run --silent check
 
-demo: setup ## run the demo
+demo: setup ## run the demo; it prints the link of the dashboard
 	$(BIN)/shoal demo
+
+# Inter and pngquant are used where they can be installed: a server has no font that readers have.
+screenshots: setup ## take the pictures of the dashboard in the documentation again
+	@$(APT_INSTALL); \
+	{ command -v pngquant >/dev/null && fc-list | grep -q Inter; } || [ -n "$$(why_no_apt)" ] || \
+	apt_install fonts-inter fontconfig pngquant </dev/null >/dev/null 2>&1 || echo "apt-get failed" >&2
+	$(BIN)/python -m web.dev.screenshots docs/img
 
 bench: .venv/.bench ## measure Shoal against its peers
 	@$(APT_INSTALL); \
@@ -139,4 +146,4 @@ clean: ## remove .venv, caches and build output
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist web/node_modules src/shoal/control/static
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup test quick lint demo bench chaos parts lock reference clean
+.PHONY: help setup test quick lint demo screenshots bench chaos parts lock reference clean

@@ -207,13 +207,13 @@ class Server:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._client.close()
         self._process.send_signal(signal.SIGTERM)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
         try:
             self._process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
         """A request as a browser sends it, on a connection that stays open: its status and its body as sent."""

@@ -41,6 +41,8 @@ export default defineConfig({
     target: "es2022",
     manifest: "manifest.json",
     modulePreload: { polyfill: false },
+    // One small file: a page whose styles could not be loaded while the server was away would stay without them.
+    cssCodeSplit: false,
     reportCompressedSize: false,
     rolldownOptions: { checks: { pluginTimings: false, bundlerTimings: false } },
   },

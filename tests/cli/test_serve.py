@@ -71,6 +71,30 @@ def test_it_serves_until_ctrl_c(project: Project) -> None:
     assert serving.stdout == ""
 
 
+def test_an_impatient_ctrl_c_ends_it_without_a_traceback(project: Project) -> None:
+    serving = project.start("serve", "--port", "0")
+    link = link_of(serving)
+    with httpx.stream("GET", f"{link}api/v1/live", timeout=PATIENCE) as stream:
+        next(stream.iter_lines())
+        serving.tell(signal.SIGINT)
+        serving.wait_until_received(signal.SIGINT)
+        serving.tell(signal.SIGINT)
+        assert serving.wait() == 0
+    assert serving.stderr.endswith("(Ctrl-C stops it)\n" + f"Ledger: {project.ledger}\nStopped.\n"), serving.stderr
+
+
+def test_with_a_token_it_serves_other_machines_and_says_by_which_names(project: Project) -> None:
+    project.shoal("serve", "token", "add", "anna")
+    serving = project.start("serve", "--port", "0", "--host", "0.0.0.0")
+    link = link_of(serving)
+    serving.wait_until_it_says("for a name, add --allow-host NAME.")
+    named = httpx.get(f"{link}api/v1/me", headers={"Host": "tools.example.com"}, timeout=PATIENCE)
+    assert (named.status_code, named.json()["error"]["hint"]) == (
+        421,
+        "If it is to be reached by this name, start it with --allow-host tools.example.com.",
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [

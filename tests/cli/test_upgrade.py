@@ -55,7 +55,9 @@ def test_old_and_new_workers_side_by_side(fleet: Project) -> None:
 
     fleet.shoal("workers", "stop", old["worker"])
     (fleet.folder / "go").touch()
-    assert [worker.wait() for worker in workers] == [0, 0]
+    # 130: it was told to stop before the run ended; 0: the run ended first.
+    assert workers[0].wait() in (0, 130)
+    assert workers[1].wait() == 0
     records = fleet.export()
     assert sorted(record["user"] for record in records) == sorted(f"user-{n}" for n in range(12))
     assert {record["by"] for record in records} == {"old", "new"}

@@ -18,6 +18,7 @@ from shoal.control.access import (
     MAX_BODY_BYTES,
     MAX_FAILED_LOGINS,
     MAX_LOGIN_BYTES,
+    MAX_LOGINS,
     MAX_QUERY_BYTES,
     MAX_WRONG_TOKENS,
     ControlOptions,
@@ -434,11 +435,22 @@ async def test_log_ins_are_limited_for_each_address(app: FastAPI) -> None:
     assert app.state.gate.tokens.check(REMOTE) is None
 
 
+async def test_a_viewer_cannot_fill_the_ledger_with_log_ins(app: FastAPI) -> None:
+    token = await token_of(app, "guest", Role.VIEWER)
+    async with client_of(app, REMOTE) as browser:
+        for _ in range(MAX_LOGINS):
+            browser.cookies.clear()
+            assert (await browser.post(SESSION, json={"token": token})).status_code == 200
+        browser.cookies.clear()
+        refused = await browser.post(SESSION, json={"token": token})
+    assert (refused.status_code, refused.json()["error"]["message"]) == (429, "There were too many log-ins.")
+
+
 async def test_nobody_can_lock_out_everybody(app: FastAPI) -> None:
     token = await token_of(app, "ops")
     for number in range(2_000):
-        app.state.gate.logins.failed(f"198.51.{number % 250}.{number // 250}")
-        app.state.gate.tokens.failed(f"198.51.{number % 250}.{number // 250}")
+        app.state.gate.failed_logins.add(f"198.51.{number % 250}.{number // 250}")
+        app.state.gate.tokens.add(f"198.51.{number % 250}.{number // 250}")
     assert (await client_of(app, REMOTE).post(SESSION, json={"token": token})).status_code == 200
     assert (await client_of(app, REMOTE).get(ME, headers=bearer(token))).status_code == 200
 
@@ -456,7 +468,7 @@ def test_a_limit_ends_after_its_time_and_holds_for_a_network() -> None:
     limiter = Limiter(2, now=lambda: now)
     for address in ("2001:db8::1", "2001:db8::2"):
         limiter.check(address)
-        limiter.failed(address)
+        limiter.add(address)
     with pytest.raises(ApiError) as refused:
         limiter.check("2001:db8::3")
     assert refused.value.headers == {"Retry-After": "61"}
@@ -532,7 +544,7 @@ class Socket:
         self.task = asyncio.create_task(app(self._scope, self._to_app.get, self.sent.put))
 
     async def next(self) -> Any:
-        return await asyncio.wait_for(self.sent.get(), 20)
+        return await asyncio.wait_for(self.sent.get(), 60)
 
     async def say(self, text: str) -> None:
         await self._to_app.put({"type": "websocket.receive", "text": text})

@@ -22,8 +22,14 @@ from shoal.control.answers import SECURITY_HEADERS
 from shoal.control.app import build_app
 from shoal.control.server import make_server, max_connections
 from shoal.model.access import Role
+from shoal.model.egress import ExitSpec
+from shoal.model.item import NewItem
 from shoal.model.log import Log
+from shoal.model.request import ItemRequest
+from shoal.model.run import RunSpec, StageSpec
+from shoal.model.worker import Scope, WorkerSpec
 from shoal.observe.logs import open_logs
+from shoal.testing.harness import dead
 from tests.control.test_access import ME, SESSION, SITE, Socket, error_of, routes_of
 from tests.support.control import LOCAL, REMOTE, bearer, client_of, running_app, settings_in, token_of
 
@@ -311,3 +317,56 @@ async def test_live_frames_have_no_secrets(tmp_path: Path) -> None:
         assert "tried" in answer
         assert PASSWORD not in answer
         assert "sl4ck" not in answer
+
+
+PROJECT = f"""
+notify = ["{HOOK}"]
+
+[scrapers.shop]
+target = "shop.py"
+settings.api_key = "{PASSWORD}"
+
+[egress.isp]
+kind = "proxies"
+url = "https://me:{PASSWORD}@proxies.example/list?token={PASSWORD}"
+"""
+
+
+async def test_no_answer_has_a_secret(tmp_path: Path) -> None:
+    """Every read, with secrets wherever somebody may have written one: settings, runs, items, errors, exits, events."""
+    (tmp_path / "shoal.toml").write_text(PROJECT)
+    (tmp_path / "shop.py").write_text("from shoal import Scraper\nshop = Scraper('shop')\n")
+    async with running_app(settings_in(tmp_path)) as app:
+        ledger = app.state.control.ledger
+        spec = RunSpec(scraper="shop", stages=(StageSpec("page"),), settings={"api_key": PASSWORD, "url": HOOK})
+        run = await ledger.runs.create(spec)
+        request = ItemRequest(headers={"X-Api-Key": PASSWORD, "Cookie": f"sid={PASSWORD}"})
+        urls = [f"https://me:{PASSWORD}@shop.example/{number}?token={PASSWORD}" for number in range(3)]
+        payload = {"password": PASSWORD}
+        await ledger.intake.enqueue(run.id, [NewItem(url=url, request=request, payload=payload) for url in urls])
+        await ledger.workers.register(WorkerSpec(id="w", node="n", pid=1, lease_seconds=60))
+        claimed = await ledger.claims.claim("w", Scope(), 2)
+        error = f"refused by http://me:{PASSWORD}@192.0.2.1:3128; Authorization: Bearer {PASSWORD}1234567890"
+        await ledger.commits.commit("w", [dead(claimed[0], error), dead(claimed[1], f"POST {HOOK} failed")])
+        exits = [ExitSpec("0" * 12, "http://192.0.2.1:3128")]
+        await ledger.exits.register("w", "isp", "proxies", exits)
+        await ledger.exits.ban("isp", "0" * 12, 60.0, error, by="me")
+        await ledger.settings.put("scraper:shop", {"retries": 3, "token": PASSWORD}, by="me")
+        await ledger.upkeep.run_once()
+        paths = {path for method, path in routes_of(app.router.routes) if method == "GET" and path != "/api/v1/live"}
+        known = {"/egress/1": "/egress/isp", "/exits/1": f"/exits/{'0' * 12}", "/runs/1": "/runs/latest"}
+        answered, seen = 0, ""
+        async with client_of(app) as client:
+            for template in sorted(paths):
+                path = template
+                for old, new in known.items():
+                    path = path.replace(old, new)
+                answer = await client.get(path)
+                answered += answer.status_code == 200
+                seen += answer.text
+                assert answer.status_code in (200, 404), (path, answer.text)
+                assert PASSWORD not in answer.text, path
+                assert "sl4ck" not in answer.text, path
+        assert answered > 30
+    for shown in ("192.0.2.1:3128", "shop.example", "refused by"):
+        assert shown in seen  # what is no secret is shown

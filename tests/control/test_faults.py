@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 import httpx
@@ -90,6 +91,7 @@ class Watcher:
         self.frames: list[dict[str, Any]] = []
         self._url = url.replace("http", "ws", 1)
         self._hello = hello
+        self._found = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -102,12 +104,13 @@ class Watcher:
         self._thread.join()
 
     def until(self, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Wait for a frame that comes from now on."""
-        seen, deadline = len(self.frames), time.monotonic() + PATIENCE
+        """Wait for a frame. Those up to the one that was found last do not count."""
+        deadline = time.monotonic() + PATIENCE
         while True:
-            found = next((frame for frame in self.frames[seen:] if is_so(frame)), None)
-            if found is not None:
-                return found
+            for number in range(self._found, len(self.frames)):
+                if is_so(self.frames[number]):
+                    self._found = number + 1
+                    return self.frames[number]
             assert time.monotonic() < deadline, self.frames[-3:]
             time.sleep(0.02)
 
@@ -174,12 +177,21 @@ def test_a_ledger_that_goes_away_and_comes_back(
         try:
             served.until(lambda: ask(served, "/readyz")[0], lambda status: status == 503)
             assert job.until(lambda frame: "error" in frame)["error"]["code"].startswith("ledger_")
-            assert any(says_away(frame) for frame in live.frames) or live.until(says_away)
+            live.until(says_away)
             check_away(served)
+            late = ServedProject(fragile)  # it starts without its ledger
+            check_away(late)
         finally:
             own_postgres.start()
         served.until(lambda: ask(served, "/readyz")[0], lambda status: status == 200)
-        assert any(says_back(frame) for frame in live.frames[-1:]) or live.until(says_back)
+        late.until(lambda: ask(late, "/readyz")[0], lambda status: status == 200)
+        late.until(
+            lambda: late.get("/jobs/workers/status")["worker_status"]["startup_recovery_done"], lambda done: done
+        )
+        late.kill()
+        own_postgres.terminate_backends(urlsplit(fragile.ledger).path.removeprefix("/"))
+        assert ask(served, "/api/v1/runs")[0] == 200, "connections that were cut are opened again, and nobody notices"
+        live.until(says_back)
         job.until(lambda frame: frame.get("status") == "completed")
         assert served.get("/jobs/queue/stats")["completed"] == PAGES
         assert {request.path for request in site.requests} == {f"/p/{n}" for n in range(PAGES)}
@@ -207,7 +219,7 @@ def test_a_ledger_that_hangs_is_not_waited_for(fragile: Project, own_postgres: P
             status, body, seconds = write.result()
             assert (status, seconds < BOUND) == (503, True), (body, seconds)
             assert job.until(lambda frame: "error" in frame)
-            assert any(says_away(frame) for frame in live.frames) or live.until(says_away)
+            live.until(says_away)
             check_away(served)
         finally:
             own_postgres.thaw()
@@ -341,9 +353,7 @@ def test_two_servers_on_one_ledger(either: Project, site: LocalSite) -> None:
             job.until(lambda frame: frame.get("active_workers") == 2)
             two.post("/jobs/pause")
             job.until(lambda frame: frame.get("status") == "paused")
-            assert any(
-                event["action"] == "run.paused" for frame in live.frames for event in frame["changes"].get("events", ())
-            ) or live.until(lambda frame: "run.paused" in str(frame["changes"].get("events")))
+            live.until(lambda frame: "run.paused" in str(frame["changes"].get("events")))
         stats = one.until(lambda: one.get("/jobs/queue/stats"), lambda queue: queue["processing"] == 0)
         assert two.get("/jobs/queue/stats") == stats
         check_settings_of_two(one, two)
@@ -410,3 +420,25 @@ def fill_disk(file: Path) -> None:
     with file.open("wb", buffering=0) as ballast, suppress(OSError):
         while True:
             ballast.write(b"x" * 4_096)
+
+
+def test_a_second_stop_from_another_server_lets_running_items_end(fleet: Project) -> None:
+    """A pool takes a second signal for `at once`: only the server that is asked first sends one."""
+    with LocalSite() as slow:
+        for n in range(20):
+            slow.route(f"/p/{n}", "<p>words", delay=6.0)
+        write_shop(fleet, slow, pages=20)
+        with ServedProject(fleet) as one, ServedProject(fleet) as two:
+            one.post("/jobs/workers/start", {"num_workers": 2})
+            one.until(lambda: len(slow.requests), lambda seen: seen >= 2)
+            with ThreadPoolExecutor(1) as threads:
+                first = threads.submit(one.post, "/jobs/workers/stop", drain=40)
+                two.until(
+                    lambda: [row["state"] for row in two.get("/api/v1/pools")["rows"]], lambda s: s != ["running"]
+                )
+                # 409: it has ended meanwhile, on a machine that is very busy.
+                assert ask(two, "/jobs/workers/stop?drain=40", "POST")[0] in (200, 409)
+                assert first.result()["pool"] == "ended"
+            started = len(slow.requests)
+            assert one.get("/jobs/queue/stats")["completed"] == started, "an item was cut short"
+            assert Counter(request.path for request in slow.requests).most_common(1)[0][1] == 1

@@ -8,7 +8,8 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,19 @@ import httpx
 import pytest
 
 from shoal.config import load_settings
+from shoal.control import jobs as control_jobs
+from shoal.control.jobs import FrameFeed
 from shoal.model.item import NewItem
 from shoal.model.run import Run, RunState
+from shoal.service.jobs import Jobs
+from shoal.service.local_pools import LocalPools
 from shoal.testing.harness import LedgerHarness, dead, done, retry
 from shoal.testing.site import LocalSite
 from tests.ledger.conftest import either_harness, place, postgres_template
 from tests.support.control import client_of, running_app
 from tests.support.project import Project
 from tests.support.served import ServedProject
+from tests.support.watched_ledger import LedgerWatch, watch_ledger
 
 __all__ = ["either_harness", "place", "postgres_template"]
 
@@ -172,7 +178,7 @@ def check_status(served: ServedProject) -> None:
 
 
 def check_pause(served: ServedProject, site: LocalSite) -> None:
-    """The site's own log is the witness: a second after the answer nothing is fetched any more.
+    """The site's own log is the witness: a second after the request nothing is fetched any more.
 
     A machine that is busy may itself need longer, so the best of three counts; a pause that is too slow never passes.
     """
@@ -183,8 +189,10 @@ def check_pause(served: ServedProject, site: LocalSite) -> None:
             lambda: served.get("/jobs/workers/performance")["workers"],
             lambda workers: len(workers) == 5 and all(worker["attempts"] for worker in workers),
         )
-        assert served.post("/jobs/pause")["status"] == "paused"
-        took.append(seconds_to_silence(site))
+        with ThreadPoolExecutor(1) as thread:
+            pausing = thread.submit(served.post, "/jobs/pause")
+            took.append(seconds_to_silence(site))
+            assert pausing.result()["status"] == "paused"
         if took[-1] < 1.0:
             break
         served.post("/jobs/resume")
@@ -376,6 +384,49 @@ async def test_every_read_has_its_documented_body(api: httpx.AsyncClient, either
     (worker,) = performance["workers"]
     assert (worker.keys(), worker["status"], worker["item"]) == (WORKER, "processing", "d")
     assert (worker["processed"], worker["failed"], worker["attempts"]) == (2, 1, 3)
+
+
+async def test_one_reader_makes_the_frames_of_all_clients(
+    either_harness: LedgerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S4.13: each frame is read once, is never older than the client, and says when the ledger is slow or away."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop.py").write_text('from shoal import Scraper\n\nshop = Scraper("shop")\n')
+    settings = load_settings({"ledger": str(tmp_path / "unused.db")}, environ={}, folder=tmp_path)
+    watch = LedgerWatch()
+    ledger = watch_ledger(either_harness.ledger, watch)
+    jobs = Jobs(lambda: ledger, settings, LocalPools(lambda: ledger, settings), "shop")
+    feed = FrameFeed(jobs, settings)
+
+    async def frames(clients: int) -> list[dict[str, Any]]:
+        async with AsyncExitStack() as stack, asyncio.timeout(60):
+            seen = [await stack.enter_async_context(feed.client()) for _ in range(clients)]
+            return [frame for _, frame in await asyncio.gather(*(feed.next(number) for number in seen))]
+
+    first = await frames(200)
+    assert all(frame is first[0] for frame in first)
+    assert first[0]["run_id"] is None
+    run = await some_items(either_harness)
+    (later,) = await frames(1)
+    assert later["run_id"] == run.id, "not the last frame of those who left"
+    assert later.keys() == FRAME | {"at", "run_id", "num_workers"}
+    assert (later["active_workers"], later["counts"].keys()) == (1, QUEUE)
+    assert [worker.keys() for worker in later["workers"].values()] == [{"item", "started_at"}]
+    assert {error["level"] for error in later["recent_errors"]} == {"ERROR", "WARN"}
+
+    monkeypatch.setattr(control_jobs, "READ_SECONDS", 0.05)
+    watch.held.clear()
+    (slow,) = await frames(1)
+    assert slow["error"].keys() == {"code", "message", "hint"}
+    assert slow["error"]["code"] == "slow"
+    watch.held.set()
+    watch.away = True
+    (away,) = await frames(1)
+    assert away["error"]["code"] == "ledger_unavailable"
+    watch.away = False
+    monkeypatch.setattr(control_jobs, "READ_SECONDS", 60.0)
+    assert (await frames(1))[0]["run_id"] == run.id
+    await feed.close()
 
 
 async def test_logs_are_limited_and_chosen(api: httpx.AsyncClient, either_harness: LedgerHarness) -> None:

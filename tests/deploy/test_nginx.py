@@ -18,15 +18,14 @@ from websockets.typing import Origin
 from shoal.control.dashboard import STATIC
 from tests.support import MissingPartError, missing
 from tests.support.certificates import Certificate
-from tests.support.deployments import DEPLOY, ROOT
+from tests.support.deployments import ROOT
 from tests.support.doc_reader import blocks_of
-from tests.support.nginx import nginx
+from tests.support.nginx import SHOAL_CONFIG as CONFIG
+from tests.support.nginx import SHOAL_NAME as NAME
+from tests.support.nginx import shoal_proxy
 from tests.support.project import Project
 from tests.support.served import PATIENCE, ServedProject
-from tests.support.server import free_port
 
-NAME = "tools.example.com"
-CONFIG = (DEPLOY / "nginx" / "shoal.conf").read_text()
 # Somebody else's machine: all of 127.0.0.0/8 is loopback, but only 127.0.0.1 is the proxy.
 ADDRESS = "127.0.0.2"
 
@@ -56,23 +55,11 @@ def site(project: Project, tmp_path: Path) -> Iterator[Site]:
     options = re.search(r"shoal serve (.*)", CONFIG)
     assert options
     certificate = Certificate(tmp_path, (NAME, "127.0.0.1"))
-    files = {"fullchain.pem": certificate.path.read_text(), "privkey.pem": certificate.key.read_text()}
     trust = ssl.create_default_context()
     certificate.trust(trust)
-    port = free_port()
     with ServedProject(project, *options[1].split()) as served:
-        changes = {
-            "listen 443 ssl;": f"listen 127.0.0.1:{port} ssl;",
-            "http://127.0.0.1:8642;": served.url.removesuffix("/shoal") + ";",
-            f"/etc/ssl/{NAME}/fullchain.pem": "FOLDER/fullchain.pem",
-            f"/etc/ssl/{NAME}/privkey.pem": "FOLDER/privkey.pem",
-        }
-        config = CONFIG
-        for old, new in changes.items():
-            assert config.count(old) == 1, old
-            config = config.replace(old, new)
         try:
-            with nginx(config, port=port, files=files):
+            with shoal_proxy(served.url.removesuffix("/shoal"), certificate) as port:
                 yield Site(port, trust, token)
         except MissingPartError as error:
             missing(str(error))

@@ -94,6 +94,14 @@ def test_links_lead_somewhere(page: str) -> None:
             assert anchor in anchors(linked), f"{page}: {target}#{anchor} does not exist"
 
 
+def test_files_that_the_architecture_names_exist() -> None:
+    source = ROOT / "src/shoal"
+    folders = (ROOT, source, source / "service", source / "ledger", source / "ledger/postgres/functions")
+    named = set(re.findall(r"`([\w./]+\.(?:py|sql|tsx?))`", (ROOT / "ARCHITECTURE.md").read_text()))
+    assert len(named) > 100
+    assert [name for name in sorted(named) if not any((folder / name).is_file() for folder in folders)] == []
+
+
 def anchors(page: Path) -> set[str]:
     """The names that headings can be linked by."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)

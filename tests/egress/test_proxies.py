@@ -437,7 +437,8 @@ async def test_a_ban_of_one_worker_holds_for_all_and_after_a_restart(
 ) -> None:
     fleet, dead = any_fleet, faulty(fault="reset")
     fleet.write(dead.url(), *lines(*fifty.proxies[:2]))
-    await fleet.begin(shop(delay=0.02), site.urls(90))
+    # So many that the first worker gets its part, however slow it is.
+    await fleet.begin(shop(delay=0.02), site.urls(400))
     workers = []
     for ban_after in (6, 1_000):  # only the first one bans
         fleet.configure(ban_after=ban_after)
@@ -447,7 +448,7 @@ async def test_a_ban_of_one_worker_holds_for_all_and_after_a_restart(
     await fleet.synced()
     tried = dead.connections
     summaries = await asyncio.gather(*workers)
-    assert sum(summary.done for summary in summaries) == 90
+    assert sum(summary.done for summary in summaries) == 400
     assert (await fleet.run(shop(), site.urls(20, "again"))).done == 20
     assert dead.connections == tried
     assert set(site.addresses()) == {proxy.source for proxy in fifty.proxies[:2]}

@@ -218,7 +218,7 @@ async def store_keyed(ledger: Ledger, run_id: str, name: str, rng: random.Random
     run = await retry_on_fault(lambda: ledger.runs.get(run_id))
     while (await retry_on_fault(lambda: ledger.reads.stats(run_id))).remaining:
         try:
-            claimed = await ledger.claims.claim(name, Scope(run_ids=(run_id,)), 4)
+            claimed = await ledger.claims.claim(name, Scope(run_ids=(run_id,)), 2)
         except InjectedFault:
             await retry_on_fault(lambda: ledger.claims.reconcile(name, []))
             continue

@@ -6,15 +6,18 @@ import datetime as dt
 import json
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from shoal.config import Settings, load_settings
 from shoal.errors import NotAllowed, NotFound, UsageError, WrongState
+from shoal.fleet.autoscale import read_desired_size
 from shoal.fleet.process import machine_identity, process_identity
 from shoal.model.item import ClaimedItem
 from shoal.model.outcome import FinishedAttempt
@@ -111,21 +114,49 @@ async def test_numbers_are_those_of_the_ledger(jobs: Jobs, either_harness: Ledge
     assert [(error.item, error.level) for error in frame.recent_errors] == [("e", "WARN"), ("d", "ERROR")]
 
 
-async def test_the_status_of_a_job_follows_its_run(jobs: Jobs, either_harness: LedgerHarness) -> None:
-    """S4.14: idle, running, paused, completed, failed."""
+async def job_in_ledger(place: Path | str) -> tuple[str, int]:
+    """S4.14: status and active workers of the only run, as somebody with SQL sees them."""
+    if isinstance(place, Path):
+        connection = sqlite3.connect(place)
+        try:
+            found: tuple[str, int] = connection.execute("select status, active_workers from jobs").fetchone()
+        finally:
+            connection.close()
+        return found
+    database = await asyncpg.connect(place)
+    try:
+        (row,) = await database.fetch("select status, active_workers from shoal.jobs")
+        return row["status"], row["active_workers"]
+    finally:
+        await database.close()
+
+
+async def test_the_status_of_a_job_follows_its_run(
+    jobs: Jobs, either_harness: LedgerHarness, place: Path | str
+) -> None:
+    """S4.14: idle, running, paused, completed, failed; the table of jobs in the ledger says the same."""
     harness = either_harness
+
+    async def check(status: str, active: int = 0) -> None:
+        found = await jobs.status()
+        assert (found.status, found.worker_status.active_workers) == (status, active)
+        assert await job_in_ledger(place) == (status, active)
+
     run = await harness.run()
     await harness.put(run, "a")
-    assert (await jobs.status()).status == "idle"
+    await check("idle")
     worker = await harness.worker()
-    assert (await jobs.status()).status == "running"
+    await check("running")
     assert (await jobs.pause(by="ann")).status == "paused"
+    await check("paused")
     assert await harness.claim(worker) == []
     assert (await jobs.resume(by="ann")).status == "running"
-    await harness.finish(worker, await harness.claim(worker))
+    claimed = await harness.claim(worker)
+    await check("running", active=1)
+    await harness.finish(worker, claimed)
     await harness.ledger.runs.seal(run.id)
     await harness.ledger.upkeep.run_once()
-    assert (await jobs.status()).status == "completed"
+    await check("completed")
     with pytest.raises(WrongState, match="nothing to pause"):
         await jobs.pause(by="ann")
     with pytest.raises(WrongState, match="nothing to resume"):
@@ -225,6 +256,10 @@ async def test_settings_are_kept_in_the_ledger_and_checked(
         {"backoff_factor": 0.9},
         {"backoff_factor": float("nan")},
         {"output_dir": "/etc"},
+        {"output_dir": "."},
+        {"output_dir": "files/.."},
+        {"output_dir": ".git/hooks"},
+        {"output_dir": "a/.venv/b"},
         {"output_dir": "a/../../b"},
         {"output_dir": "s3://bucket"},
         {"output_dir": "a\0b"},
@@ -325,3 +360,28 @@ async def test_which_scraper_a_job_means_must_be_clear(
     assert make_jobs(settings, either_harness, "shop.py").scraper == "shop"
     with pytest.raises(NotFound):
         await make_jobs(settings, either_harness, "other").status()
+
+
+async def test_of_two_servers_that_start_the_workers_one_does(
+    jobs: Jobs, either_harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one looks again when it is its turn: a pool that was started meanwhile is scaled, not doubled."""
+    harness = either_harness
+    run = await harness.run()
+    acquire = harness.ledger.locks.acquire
+
+    async def acquire_late(*args: object) -> bool:
+        process = process_identity(os.getpid())
+        assert process is not None
+        await harness.ledger.pools.register(pool_here(run.id, os.getpid(), process))
+        return await acquire(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(harness.ledger.locks, "acquire", acquire_late)
+    status = await jobs.start(by="ann", workers=3)
+    assert (status.pool_id, status.pool) == ("p1", "running")
+    assert [pool.id for pool in await harness.ledger.pools.list(ended=True)] == ["p1"]
+    assert await read_desired_size(harness.ledger, "shop") == (await newest_version(harness), 3)
+
+
+async def newest_version(harness: LedgerHarness) -> int:
+    return (await harness.ledger.settings.get("pool:shop") or (0, {}))[0]

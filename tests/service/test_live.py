@@ -269,6 +269,22 @@ async def test_many_topics_stay_within_the_budget_of_reads(either_harness: Ledge
         assert watch.most_at_once <= live.PARALLEL_READS
 
 
+async def test_topics_of_all_clients_are_bounded(
+    either_harness: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody who may read could ask for runs that do not exist, until nobody's topics are read in time."""
+    monkeypatch.setattr(live, "MAX_READ_TOPICS", 3)
+    async with hub_on(either_harness) as hub:
+        first, second = hub.open(), hub.open()
+        first.subscribe(("run:none-1", "run:none-2", "run:none-3"))
+        second.subscribe(("run:none-2",))  # what is read already costs nothing
+        with pytest.raises(UsageError, match="reads 3 topics already"):
+            second.subscribe(("run:none-4",))
+        assert hub.topic("run:none-4") is None
+        first.close()
+        second.subscribe(("run:none-4",))
+
+
 def test_topics_are_checked() -> None:
     assert check_topics(["overview", "run:latest", "overview"], 20) == ("overview", "run:latest")
     for wrong in ("runs", "run:", "run:" + "x" * 300, 7, None):

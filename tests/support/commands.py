@@ -12,7 +12,7 @@ from shoal.cli.main import app
 
 def commands(group: Any = None, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every command with its words: `run`, `items ls`, `serve token add`."""
-    found = group or typer.main.get_command(app)
+    found: Any = group or typer.main.get_command(app)
     for name, command in found.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, f"{prefix}{name} ")

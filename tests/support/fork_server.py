@@ -353,7 +353,8 @@ class _Children:
     async def start(self, program: str, *arguments: str, **options: Any) -> Any:
         environment = options.get("env") or os.environ
         module = arguments[1] if (program, arguments[0]) == (sys.executable, "-m") else None
-        if module not in (_CHILD_MODULE, "shoal") or not _can_fork(environment):
+        inherits = not options.keys() >= {*_STREAMS}
+        if module not in (_CHILD_MODULE, "shoal") or inherits or not _can_fork(environment):
             return await self._exec(program, *arguments, **options)
         streams = [options[name] if isinstance(options[name], int) else options[name].fileno() for name in _STREAMS]
         return _Child(_request(self._server, module, arguments[2:], os.getcwd(), environment, streams))

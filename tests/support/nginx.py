@@ -1,4 +1,4 @@
-"""A real nginx on loopback: with a configuration of the test's, or as a reverse proxy below a sub-path."""
+"""A real nginx on loopback: with a configuration of the test's, or with that of deploy/nginx before `shoal serve`."""
 
 import shutil
 import signal
@@ -9,7 +9,13 @@ from pathlib import Path
 
 from tests.support.account import Account
 from tests.support.binaries import proxy_program
+from tests.support.certificates import Certificate
+from tests.support.deployments import DEPLOY
 from tests.support.server import ServerProcess, free_port
+
+# The name in the configuration of users; they replace it.
+SHOAL_NAME = "tools.example.com"
+SHOAL_CONFIG = (DEPLOY / "nginx" / "shoal.conf").read_text()
 
 _CONFIG = """\
 daemon off;
@@ -26,23 +32,6 @@ http {{
   uwsgi_temp_path {folder}/uwsgi;
   scgi_temp_path {folder}/scgi;
   include {folder}/site.conf;
-}}
-"""
-_REVERSE_PROXY = """\
-map $http_upgrade $connection_upgrade {{ default upgrade; '' ''; }}
-server {{
-  listen 127.0.0.1:{port};
-  location / {{ return 404 "not Shoal"; }}
-  location {path}/ {{
-    proxy_pass http://127.0.0.1:{upstream}{rest};
-    proxy_http_version 1.1;
-    proxy_set_header Host $http_host;
-    proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
-    proxy_set_header X-Forwarded-Proto $scheme;
-    proxy_set_header Upgrade $http_upgrade;
-    proxy_set_header Connection $connection_upgrade;
-    proxy_read_timeout 60s;
-  }}
 }}
 """
 
@@ -75,15 +64,25 @@ def nginx(site: str, *, port: int, files: Mapping[str, str] | None = None) -> It
 
 
 @contextmanager
-def reverse_proxy(upstream: int, path: str, *, removes_path: bool) -> Iterator[str]:
-    """A proxy before the server at a port, below a sub-path. Yields its address.
+def shoal_proxy(upstream: str, certificate: Certificate, *, removes_path: bool = False) -> Iterator[int]:
+    """Run it with deploy/nginx/shoal.conf in front of a server at the address `upstream`. Yields its port.
 
-    `removes_path`: it passes on what follows the sub-path, instead of the whole path.
+    `removes_path`: it does not pass on the sub-path, as other proxies do.
     """
     port = free_port()
-    site = _REVERSE_PROXY.format(port=port, path=path, upstream=upstream, rest="/" if removes_path else "")
-    with nginx(site, port=port):
-        yield f"http://127.0.0.1:{port}{path}"
+    changes = {
+        "listen 443 ssl;": f"listen 127.0.0.1:{port} ssl;",
+        "http://127.0.0.1:8642;": f"{upstream}/;" if removes_path else f"{upstream};",
+        f"/etc/ssl/{SHOAL_NAME}/fullchain.pem": "FOLDER/fullchain.pem",
+        f"/etc/ssl/{SHOAL_NAME}/privkey.pem": "FOLDER/privkey.pem",
+    }
+    config = SHOAL_CONFIG
+    for old, new in changes.items():
+        assert config.count(old) == 1, old
+        config = config.replace(old, new)
+    files = {"fullchain.pem": certificate.path.read_text(), "privkey.pem": certificate.key.read_text()}
+    with nginx(config, port=port, files=files):
+        yield port
 
 
 def _is_listening(port: int) -> bool:

@@ -16,7 +16,8 @@ from shoal.model.access import Role
 from shoal.service.access import add_token, remove_token
 from tests.support import MissingPartError, missing
 from tests.support.browser_tab import PATIENCE, Tab, open_tab
-from tests.support.nginx import reverse_proxy
+from tests.support.certificates import Certificate
+from tests.support.nginx import shoal_proxy
 from tests.support.project import Project
 from tests.support.served import ServedProject
 from tests.support.small_ledger import fill
@@ -170,20 +171,22 @@ async def test_a_viewer_cannot_press(browser: Browser, guarded: Guarded) -> None
 
 
 @pytest.fixture(params=[False, True], ids=["path kept", "path removed"])
-def proxied(project: Project, request: pytest.FixtureRequest) -> Iterator[tuple[Guarded, str]]:
-    """A server behind nginx, and the address that browsers use."""
-    with guarding(project, "--root-path", "/ops/shoal", "--trust-proxy", "127.0.0.1") as guarded:
-        upstream = urlsplit(guarded.served.url).port or 0
+def proxied(
+    project: Project, certificate: Certificate, request: pytest.FixtureRequest
+) -> Iterator[tuple[Guarded, str]]:
+    """A server behind nginx, which speaks TLS, and the address that browsers use."""
+    with guarding(project, "--root-path", "/shoal", "--trust-proxy", "127.0.0.1") as guarded:
+        upstream = guarded.served.url.removesuffix("/shoal")
         try:
-            with reverse_proxy(upstream, "/ops/shoal", removes_path=request.param) as url:
-                yield guarded, url
+            with shoal_proxy(upstream, certificate, removes_path=request.param) as port:
+                yield guarded, f"https://127.0.0.1:{port}/shoal"
         except MissingPartError as error:
             missing(str(error))
 
 
 async def test_below_a_sub_path_behind_nginx(browser: Browser, proxied: tuple[Guarded, str]) -> None:
     guarded, url = proxied
-    async with open_tab(browser, url) as tab:
+    async with open_tab(browser, url, ignore_https_errors=True) as tab:
         await tab.page.goto(f"{url}/runs/{guarded.run}/failures")
         await log_in(tab, guarded.operator)
         await expect(tab.heading).to_have_text("Failures")
@@ -198,6 +201,7 @@ async def test_below_a_sub_path_behind_nginx(browser: Browser, proxied: tuple[Gu
         await expect(tab.heading).to_have_text("Overview")
         await tab.page.get_by_role("button", name="Log out").click()
         await expect(tab.page.get_by_label("Token")).to_be_visible()
+        assert [each for each in tab.requests if each.startswith("wss://")], "the live connection is encrypted too"
         below = urlsplit(url).path + "/"
         outside = [each for each in tab.requests if not urlsplit(each).path.startswith(below)]
         assert outside == []

@@ -4,7 +4,7 @@ The clock of the ledger is set by the simulation, and every choice comes from on
 times only. Nothing is fetched. There are a run that goes on (records of counties: US states, sequential groups, a slow
 host), one that is paused, finished ones (one with many failures), a collection, proxies, tokens and two schedules.
 
-    python web/dev/scene.py [--port 8642]     serve a scene that goes on
+    python -m web.dev.scene [--port 8642]     serve a scene that goes on
 """
 
 from __future__ import annotations
@@ -138,6 +138,8 @@ class Going:
     claimed_at: float
     start: float
     end: float
+    outcome: OutcomeClass | None
+    error: str
 
 
 @dataclass
@@ -201,7 +203,9 @@ class Scene:
                     crew.id, item.lane, StartRequest(leases=(item.lease,)), run_id=item.run_id
                 )
                 wait = reserved.waits[0]
-            going = Going(item, now, now + wait, now + wait + self._seconds(item))
+            outcome, error = self._fault(item)
+            start = now + wait
+            going = Going(item, now, start, start + self._seconds(item, error), outcome, error)
             heapq.heappush(crew.going, (going.end, next(self.numbers), going))
 
     async def _heartbeat(self, crew: Crew, now: float) -> None:
@@ -214,8 +218,10 @@ class Scene:
         items.sort(key=lambda pair: -pair[1])
         await self.ledger.workers.heartbeat(crew.id, WorkerReport(running=running, items=tuple(items)))
 
-    def _seconds(self, item: ClaimedItem) -> float:
+    def _seconds(self, item: ClaimedItem, error: str) -> float:
         """How long an attempt takes: some are slow, and the slow host is slow for everyone."""
+        if error.startswith("Timed out"):
+            return 30.0
         median = {"index": 1.2, "record": 1.6, "document": 3.5, "member": 90.0}.get(item.stage, 1.0)
         if SLOW_HOST in (item.url or ""):
             median *= 2.2
@@ -226,16 +232,15 @@ class Scene:
         seconds = going.end - going.start
         waited = None if item.waited is None else item.waited + going.start - going.claimed_at
         egress = {"egress": f"residential {rng.choice(PROXIES)}"} if item.stage in ("record", "document") else None
-        outcome, error = self._fault(item)
-        if outcome is not None:
+        if going.outcome is not None:
             decision = decide_attempt(
-                outcome,
+                going.outcome,
                 tries=item.tries,
                 max_attempts=item.max_attempts,
-                error=error,
+                error=going.error,
                 policy=RetryPolicy(factor=3.0),
                 rng=rng,
-                retry_after=25.0 if outcome is OutcomeClass.THROTTLED else None,
+                retry_after=25.0 if going.outcome is OutcomeClass.THROTTLED else None,
             )
             return FinishedAttempt(lease=item.lease, decision=decision, seconds=seconds, waited=waited, detail=egress)
         records, follow_ups = self._output(item)
@@ -252,7 +257,7 @@ class Scene:
     def _fault(self, item: ClaimedItem) -> tuple[OutcomeClass | None, str]:
         """Most attempts succeed. The archive's template has changed, and its host is slow; the slow host throttles."""
         draw, url = self.rng.random(), item.url or ""
-        if item.run_id == self.runs["archive"].id:
+        if "archive" in self.runs and item.run_id == self.runs["archive"].id:
             faults = ARCHIVE_FAULTS
         elif item.stage in STAGE_FAULTS:
             faults = STAGE_FAULTS[item.stage]
@@ -294,7 +299,7 @@ class Scene:
 
     def _host_report(self, n: int, h: int, host: str) -> HostReport:
         """Some hosts block some proxies now, others have done so before."""
-        keeps_out, is_wary = (n * 5 + h * 3) % 6 == 0, (n * 2 + h) % 4 == 0
+        keeps_out, is_wary = (n * 5 + h * 3) % 4 == 0, (n * 2 + h) % 4 == 0
         return HostReport(
             host=host,
             succeeded=0 if keeps_out else self.rng.randrange(2, 9),
@@ -346,7 +351,7 @@ def counties_found(state: str, number: int, rng: random.Random) -> list[NewItem]
     for group in groups:
         found += [
             NewItem(url=f"https://{host}/{group}/doc/{base + n}", stage="document", partition=state, lane=group)
-            for n in range(9)
+            for n in range(40)
         ]
     return found
 
@@ -376,28 +381,12 @@ async def open_scene(
 
 async def _begin(scene: Scene) -> None:
     ledger = scene.ledger
-    polite = LanePolicy(limit=4)
     before = await ledger.runs.create(
         RunSpec(scraper="counties", stages=_stages(), settings={"concurrency": 24}, code_version="41be90aa")
     )
-    archive = await ledger.runs.create(
-        RunSpec(
-            scraper="archive",
-            stages=(StageSpec("index", lane=LanePolicy(limit=4)), StageSpec("record", max_attempts=3, lane=polite)),
-            settings={"concurrency": 12, "retries": 2},
-            code_version="c03d55e1",
-        )
-    )
-    scene.runs.update(before=before, archive=archive)
-    urls = [
-        NewItem(url=f"https://{host}/story/{n}", stage="record", lane=host)
-        for n in range(420)
-        for host in ("news.example", "gazette.example", "herald.example")
-    ]
-    await ledger.intake.enqueue(archive.id, urls)
+    scene.runs["before"] = before
     await ledger.intake.enqueue(before.id, [_index(state, n) for state in list(STATES)[:12] for n in range(1)])
-    for run in (before, archive):
-        await ledger.runs.seal(run.id)
+    await ledger.runs.seal(before.id)
     for node, number in (("node-a", 2), ("node-b", 2), ("node-c", 1)):
         for n in range(number):
             await _add_worker(scene, node, n)
@@ -470,6 +459,22 @@ async def _direct(scene: Scene, minute: float) -> None:
             for n in range(4_200)
         ]
         await ledger.intake.enqueue(run.id, items)
+    if minute >= 28 and "archive" not in runs:
+        runs["archive"] = archive = await ledger.runs.create(
+            RunSpec(
+                scraper="archive",
+                stages=(StageSpec("record", max_attempts=3, lane=LanePolicy(limit=4)),),
+                settings={"concurrency": 12, "retries": 2},
+                code_version="c03d55e1",
+            )
+        )
+        urls = [
+            NewItem(url=f"https://{host}/story/{n}", stage="record", lane=host)
+            for n in range(420)
+            for host in ("news.example", "gazette.example", "herald.example")
+        ]
+        await ledger.intake.enqueue(archive.id, urls)
+        await ledger.runs.seal(archive.id)
     if minute >= 34 and len(scene.crews) == 5:
         await _add_worker(scene, "node-c", 2)
         await _use_egress(scene, scene.crews[-1])

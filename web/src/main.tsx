@@ -4,6 +4,7 @@ import { connection, live } from "./api/live";
 import { go, startRouter } from "./router/router";
 import { followRun } from "./shell/current";
 import { startKeys } from "./shell/keys";
+import { codeMissing } from "./shell/lazy";
 import { Shell } from "./shell/Shell";
 import { setLedgerTime } from "./ui/clock";
 import "./ui/tokens.css";
@@ -39,6 +40,8 @@ async function knowWho(): Promise<void> {
 
 // The clock of the ledger is told with every log-in too.
 me.watch(() => me.value && setLedgerTime(me.value.time));
+// Only a page of which something is missing is loaded again when the server is back.
+connection.watch(() => connection.value === "live" && codeMissing.value && window.location.reload());
 startRouter();
 followRun();
 startKeys();

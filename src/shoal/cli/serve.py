@@ -96,6 +96,8 @@ def start(
             sys.stdout.flush()
         session.note(f"Dashboard: {listening.url}  (Ctrl-C stops it)")
         session.note(f"Ledger: {settings.shown()['ledger']}")
+        if not (server.is_loopback(listening.host) or options.allow_host):
+            session.note("Other machines reach it by an address of this one; for a name, add --allow-host NAME.")
 
     with _logs(session, settings, skips=LEDGER_EVENTS) as logs:
         session.wait(

@@ -57,6 +57,8 @@ BODY_SECONDS = 15.0
 # is no limit for all addresses together: it would let anybody lock out everybody.
 MAX_FAILED_LOGINS = 10
 MAX_WRONG_TOKENS = 60
+# Log-ins that succeed leave a session and an event.
+MAX_LOGINS = 60
 MAX_ADDRESSES = 10_000
 
 _PRINCIPAL = "shoal.principal"
@@ -107,34 +109,42 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limiter:
-    """Counts failures of each address in the current minute. IPv6 addresses count as their /64 network."""
+    """Counts what each address did in the current minute. IPv6 addresses count as their /64 network."""
 
-    def __init__(self, most: int, *, seconds: float = 60.0, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        most: int,
+        message: str = "Too many tokens were refused.",
+        *,
+        seconds: float = 60.0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._most = most
+        self._message = message
         self._seconds = seconds
         self._now = now
         self._began = now()
-        self._failures: OrderedDict[str, int] = OrderedDict()
+        self._counts: OrderedDict[str, int] = OrderedDict()
 
     def check(self, address: str) -> None:
-        """Raise ApiError 429 with the seconds to wait when there were too many failures."""
+        """Raise ApiError 429 with the seconds to wait when it did that too often."""
         left = self._began + self._seconds - self._now()
         if left <= 0:
             self._began, left = self._now(), self._seconds
-            self._failures.clear()
-        if self._failures.get(_network_of(address), 0) >= self._most:
+            self._counts.clear()
+        if self._counts.get(_network_of(address), 0) >= self._most:
             seconds = int(left) + 1
             raise ApiError(
-                *(429, "too_many_requests", "Too many tokens were refused."),
+                *(429, "too_many_requests", self._message),
                 hint=f"Try again in {seconds} s.",
                 headers={"Retry-After": str(seconds)},
             )
 
-    def failed(self, address: str) -> None:
+    def add(self, address: str) -> None:
         network = _network_of(address)
-        self._failures[network] = self._failures.get(network, 0) + 1
-        if len(self._failures) > MAX_ADDRESSES:
-            self._failures.popitem(last=False)
+        self._counts[network] = self._counts.get(network, 0) + 1
+        if len(self._counts) > MAX_ADDRESSES:
+            self._counts.popitem(last=False)
 
 
 class Client(msgspec.Struct, frozen=True):
@@ -155,7 +165,8 @@ class Gate:
         self._proxies = [parse_network(text) for text in options.trust_proxy]
         self._names = {name.lower() for name in options.allow_host}
         self._bound = _ip(options.host)
-        self.logins = Limiter(MAX_FAILED_LOGINS)
+        self.failed_logins = Limiter(MAX_FAILED_LOGINS)
+        self.logins = Limiter(MAX_LOGINS, "There were too many log-ins.")
         self.tokens = Limiter(MAX_WRONG_TOKENS)
         self._recording: set[asyncio.Task[None]] = set()
 
@@ -254,7 +265,7 @@ class Gate:
             if grant is None:
                 # A token that is valid is accepted although others behind the same address try wrong ones.
                 self.tokens.check(client.address)
-                self.tokens.failed(client.address)
+                self.tokens.add(client.address)
                 raise _unauthorized("The token is not valid: it was removed, has expired, or never existed.")
             self._record_use(grant)
             return _principal(grant, "token", client)
@@ -300,7 +311,7 @@ class Gate:
         return self._connection.ledger
 
     def refused_login(self, address: str) -> None:
-        self.logins.failed(address)
+        self.failed_logins.add(address)
         self._log.warning("log-in refused", address=address)
 
     def _record_use(self, grant: AccessGrant, session: str | None = None) -> None:
@@ -357,7 +368,7 @@ async def guard(connection: HTTPConnection) -> None:
 
 
 def open_to_all(endpoint: Endpoint) -> Endpoint:
-    """Mark a route that needs no principal: health checks, the log-in."""
+    """Mark a route that needs no principal: health checks, the log-in. Other writes need an operator all the same."""
     endpoint.open_to_all = True  # type: ignore[attr-defined]
     return endpoint
 

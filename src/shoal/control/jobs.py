@@ -236,16 +236,18 @@ class FrameFeed:
         self._clients = 0
         self._reader: asyncio.Task[None] | None = None
         self._frame: dict[str, Any] = {}
-        self._number = 0
+        self._number = self._too_old = 0
         self._changed = asyncio.Condition()
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator[None]:
+    async def client(self) -> AsyncIterator[int]:
+        """For the length of a block frames are read. Yields the number of the last one that is too old to be sent."""
         self._clients += 1
         if self._reader is None or self._reader.done():
+            self._too_old = self._number  # nobody has watched since: it may be hours old
             self._reader = asyncio.create_task(self._read())
         try:
-            yield
+            yield max(self._too_old, self._number - 1)
         finally:
             self._clients -= 1
             if not self._clients and self._reader is not None:
@@ -496,8 +498,9 @@ async def watch_job(websocket: WebSocket) -> None:
 
 
 async def _send_frames(websocket: WebSocket) -> End:
-    feed, seen = part_of(websocket).feed, 0
-    async with feed.client():
+    feed = part_of(websocket).feed
+    async with feed.client() as too_old:
+        seen = too_old
         while True:
             seen, frame = await feed.next(seen)
             try:

@@ -314,6 +314,7 @@ async def live_events(
             headers={"Retry-After": "10"},
         )
     wanted = check_topics([name for part in topics.split(",") if (name := part.strip())], MAX_TOPICS)
+    clients.hub.check_room(wanted)
     after = request.headers.get("last-event-id") or cursor
     return StreamingResponse(
         _events(request, principal, clients, wanted, after),

@@ -12,7 +12,6 @@ import errno
 import logging
 import os
 import resource
-import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -32,6 +31,7 @@ from shoal.control.live import stop_live_updates
 from shoal.errors import LedgerError, ShoalError, UsageError
 from shoal.model.log import Log
 from shoal.service.jobs import find_job_scraper
+from shoal.service.work import handled_signals
 from shoal.wiring import event_loop_factory, open_ledger, sqlite_path
 
 # Requests may end for so long after a signal; WebSockets are closed at once.
@@ -175,24 +175,34 @@ def max_connections() -> int:
     return max(FILES_LEFT, min(MAX_CONNECTIONS, files - FILES_LEFT))
 
 
-class _StuckClient:
+class _MustRead(asyncio.Protocol):
     """Ends a connection whose client does not read what is sent to it: it would hold the answer in memory for ever."""
 
+    transport: asyncio.Transport
     _stuck: asyncio.TimerHandle | None = None
 
-    def watch_reader(self, transport: asyncio.Transport, *, reads: bool) -> None:
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stuck = asyncio.get_running_loop().call_later(STUCK_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._forget_stuck()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget_stuck()
+        super().connection_lost(exc)
+
+    def _forget_stuck(self) -> None:
         if self._stuck is not None:
             self._stuck.cancel()
-        self._stuck = None if reads else asyncio.get_running_loop().call_later(STUCK_SECONDS, transport.abort)
+            self._stuck = None
 
 
-class HttpConnection(H11Protocol):
+class HttpConnection(_MustRead, H11Protocol):
     """A connection of a client that must send, and read, within a time: uvicorn would wait for ever."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self._client = _StuckClient()
-        self._head: asyncio.TimerHandle | None = None
+    _head: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -217,16 +227,7 @@ class HttpConnection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_wait()
-        self._client.watch_reader(self.transport, reads=True)
         super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._client.watch_reader(self.transport, reads=False)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._client.watch_reader(self.transport, reads=True)
 
     def _wait_for_head(self) -> None:
         self._end_wait()
@@ -238,24 +239,8 @@ class HttpConnection(H11Protocol):
             self._head = None
 
 
-class WebSocketConnection(WebSocketsSansIOProtocol):
+class WebSocketConnection(_MustRead, WebSocketsSansIOProtocol):
     """A WebSocket whose client must read."""
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self._client = _StuckClient()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._client.watch_reader(self.transport, reads=True)
-        super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._client.watch_reader(self.transport, reads=False)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._client.watch_reader(self.transport, reads=True)
 
 
 class ControlServer(uvicorn.Server):
@@ -269,6 +254,8 @@ class ControlServer(uvicorn.Server):
         # Streams never end by themselves, and would be waited for.
         stop_live_updates(self.config.app)
         await super().shutdown(sockets)
+        if self.force_exit:
+            await self.lifespan.shutdown()  # uvicorn leaves it out then; the ledger is closed all the same
 
 
 def make_server(app: FastAPI, log: Log) -> ControlServer:
@@ -365,12 +352,8 @@ def _stopped_by_signals(server: ControlServer) -> Iterator[None]:
         if count > 2:
             os._exit(130)
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handled_signals(on_signal):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class _UvicornLog(logging.Handler):

@@ -82,12 +82,14 @@ async def log_in(request: Request, response: Response, body: LogIn) -> LogInAnsw
     """Log in with a token: the answer sets a cookie that scripts cannot read."""
     gate = gate_of(request)
     client = gate.client_of(request.scope, request.headers)
+    gate.failed_logins.check(client.address)
     gate.logins.check(client.address)
     ledger = gate.ledger
     token = await access.find_token(ledger, body.token.strip())
     if token is None:
         gate.refused_login(client.address)
         raise ApiError(401, "unauthorized", "The token is not valid: it was removed, has expired, or never existed.")
+    gate.logins.add(client.address)
     new = await access.start_session(ledger, token, by=f"{token.name}@{client.address}")
     if new is None:
         raise ApiError(401, "unauthorized", "The token was removed or has just expired.")

@@ -725,10 +725,12 @@ def _check_settings(given: Mapping[str, Any]) -> None:
             if not is_number or not low <= value <= high:
                 raise UsageError(f"{name} is {value!r}; it must be from {low:g} to {high:g}.")
         elif name == "output_dir":
-            path = os.path.normpath(value) if isinstance(value, str) and value.isprintable() else ""
-            if not path or "://" in value or os.path.isabs(path) or path.split(os.sep)[0] == "..":
+            path = os.path.normpath(value) if isinstance(value, str) and value.isprintable() else "."
+            # Sites name files: none of them may lie beside the project's code, or where Python or Git look for theirs.
+            is_hidden = any(part.startswith(".") for part in path.split(os.sep))
+            if is_hidden or "://" in value or os.path.isabs(path):
                 raise UsageError(
-                    f"output_dir is {value!r}; it must be a folder inside the project, such as {DEFAULT_OUTPUT}."
+                    f"output_dir is {value!r}; it must be a folder of its own in the project, such as {DEFAULT_OUTPUT}."
                 )
         else:
             raise UsageError(f"There is no setting {name!r}; there are {', '.join(_STORED)}.")

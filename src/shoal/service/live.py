@@ -50,6 +50,8 @@ MIN_BACKOFF, MAX_BACKOFF = 1.0, 15.0
 MAX_KEPT_CHANGES = 120
 KEPT_SECONDS = 60.0
 MAX_KEPT_TOPICS = 500
+# Different topics that are read for all clients together; with more of them each would be read too seldom.
+MAX_READ_TOPICS = 500
 EVENTS_SHOWN = 50
 MAX_NEW_EVENTS = 200
 MAX_CURSOR_DIGITS = 15
@@ -216,7 +218,11 @@ class Subscription:
         self._last_cursor = ""
 
     def subscribe(self, topics: tuple[str, ...], cursor: str | None = None) -> None:
-        """Watch these topics instead. With a cursor of an earlier frame they continue there, if that is possible."""
+        """Watch these topics instead. With a cursor of an earlier frame they continue there, if that is possible.
+
+        Raises UsageError when the server reads too many topics already.
+        """
+        self._hub.check_room(topics)
         number = self._hub.number_of(cursor)
         wanted = (LEDGER, *topics)
         known = self._cursors if number is None else {}
@@ -365,6 +371,11 @@ class LiveHub:
         """Whether it can be sent: it was just read, or the ledger is away and older values are all there is."""
         return topic.ready and (topic.fresh or not self._up.is_set())
 
+    def check_room(self, topics: Iterable[str]) -> None:
+        """Raise UsageError unless these topics can be read too."""
+        if len(self._readers.keys() | set(topics)) > MAX_READ_TOPICS:
+            raise UsageError(f"The server reads {len(self._readers)} topics already.", remedy="Watch fewer runs.")
+
     def change_subscription(self, who: Subscription, before: Iterable[str], after: Iterable[str]) -> None:
         left, joined = set(before) - set(after), set(after) - set(before)
         for name in left:
@@ -407,6 +418,7 @@ class LiveHub:
         while True:
             await self._up.wait()
             wait = INTERVALS.get(name, 1.0) * self._interval
+            began = time.monotonic()
             try:
                 if read is None or shared is not self.shared:  # the ledger was opened anew
                     shared = self.shared
@@ -421,7 +433,7 @@ class LiveHub:
                 continue
             except NotFound:
                 self._publish(name, None)
-                wait, took = MISSING_SECONDS * self._interval, 0.0
+                wait, took = MISSING_SECONDS * self._interval, time.monotonic() - began
             except Exception as error:
                 self._warn(f"The live topic {name} cannot be read: {type(error).__name__}: {redacted(str(error))}")
                 wait, took = MISSING_SECONDS * self._interval, 0.0

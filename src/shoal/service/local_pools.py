@@ -337,13 +337,17 @@ class LocalPools:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _stop(self, pool: WorkerPoolView, drain: float) -> None:
-        """SIGTERM drains, SIGINT gives back what runs, SIGKILL ends it; each only to the process of the row."""
+        """SIGTERM drains, SIGINT gives back what runs, SIGKILL ends it; each only to the process of the row.
+
+        A pool that drains already, because another server said so, is not told again: that would end its items.
+        """
         steps = ((signal.SIGTERM, drain), (signal.SIGINT, EXIT_SECONDS), (signal.SIGKILL, EXIT_SECONDS))
         for number, seconds in steps:
             if not self._is_alive(pool):
                 break
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pool.pid, number)
+            if number != signal.SIGTERM or not pool.stopping:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pool.pid, number)
             await _wait_while(lambda: self._is_alive(pool), seconds)
         await self._ledger.pools.end(pool.id, "its process is gone")  # unless it signed off itself
         await self._rescue(pool)

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
@@ -201,6 +201,13 @@ def stop_signals(host: Host) -> Iterator[None]:
         text = DRAINING if host.stop.count == 1 else STOPPING_NOW
         threading.Thread(target=host.notice, args=(text,), daemon=True).start()
 
+    with handled_signals(on_signal):
+        yield
+
+
+@contextmanager
+def handled_signals(on_signal: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """For the length of a block, call this for each SIGINT and SIGTERM."""
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from shoal.control.api import common
 from shoal.ledger.protocols import Ledger
+from shoal.model.run import RunState
 from shoal.testing.harness import LedgerHarness, dead
-from tests.support.small_ledger import fill, small_run
+from tests.support.small_ledger import api_on, fill, small_run
+from tests.support.watched_ledger import LedgerWatch, watch_ledger
 
 ACTOR = "local@127.0.0.1"
 
@@ -165,3 +170,23 @@ async def test_settings_are_stored_as_versions(api: httpx.AsyncClient, ledger: L
     ):
         await answer(api, "PUT", f"settings/{scope}", {"value": value}, status=422)
     await answer(api, "POST", "alerts/test", status=422)
+
+
+async def test_an_action_on_a_slow_ledger_is_answered_and_goes_on(
+    either_harness: LedgerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 202, which every action documents; it is done when the ledger answers."""
+    monkeypatch.setattr(common, "ACTION_SECONDS", 0.1)
+    harness, watch = either_harness, LedgerWatch()
+    run = await harness.run()
+    async with api_on(watch_ledger(harness.ledger, watch), tmp_path) as api:
+        watch.held.clear()
+        slow = await api.post(f"runs/{run.id}/pause")
+        assert (slow.status_code, slow.json()["complete"]) == (202, False)
+        document = (await api.get("openapi.json")).json()
+        assert "202" in document["paths"]["/api/v1/runs/{run}/pause"]["post"]["responses"]
+        assert (await harness.ledger.runs.get(run.id)).state is RunState.ACTIVE
+        watch.held.set()
+        async with asyncio.timeout(60):
+            while (await harness.ledger.runs.get(run.id)).state is not RunState.PAUSED:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)

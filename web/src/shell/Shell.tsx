@@ -1,4 +1,4 @@
-import { lazy } from "./lazy";
+import { lazy, noteMissingCode } from "./lazy";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { apiPath, logOut, loginNeeded, me } from "../api/client";
 import { connection, ledgerAway, live, paused } from "../api/live";
@@ -22,9 +22,9 @@ import { Login } from "./Login";
 import { Logo } from "./Logo";
 import { setTheme, theme, type Theme } from "./theme";
 
-const ActionLayer = lazy(() => import("../ui/ActionDialog").then((module) => module.ActionLayer));
-const Palette = lazy(() => import("./Palette").then((module) => module.Palette));
-const Help = lazy(() => import("./Help").then((module) => module.Help));
+const ActionLayer = lazy(() => import("../ui/ActionDialog").then((module) => module.ActionLayer), () => asked.set(null));
+const Palette = lazy(() => import("./Palette").then((module) => module.Palette), () => paletteOpen.set(null));
+const Help = lazy(() => import("./Help").then((module) => module.Help), () => helpOpen.set(false));
 
 const NEXT_THEME: Record<Theme, Theme> = { system: "light", light: "dark", dark: "system" };
 
@@ -187,7 +187,10 @@ function Content() {
     else {
       route.load().then(
         (module) => show(module.default),
-        () => mine && setShown({ path, params, Page: null, failed: true }),
+        () => {
+          noteMissingCode();
+          if (mine) setShown({ path, params, Page: null, failed: true });
+        },
       );
     }
     return () => {
@@ -209,11 +212,22 @@ function Content() {
         </div>
       )}
       {shown === null ? null
-        : shown.failed ? <Empty title="This page could not be loaded."><p>The server may have been updated. <a href={window.location.href} data-native>Load it again</a>.</p></Empty>
+        : shown.failed ? <Failed />
         : shown.Page === null ? <NotFound path={shown.path} />
         : <shown.Page key={shown.path} params={shown.params} />}
       <TooltipLayer />
     </main>
+  );
+}
+
+function Failed() {
+  return (
+    <>
+      <PageHead title="Not loaded" />
+      <Empty title="This page could not be loaded.">
+        <p>It is tried again when the server answers. If the server was updated, <a href={window.location.href} data-native>load everything again</a>.</p>
+      </Empty>
+    </>
   );
 }
 

@@ -16,7 +16,7 @@ from shoal.control.access import Operator, Principal, Viewer
 from shoal.control.answers import Preview
 from shoal.control.app import Control, ControlDep
 from shoal.control.live import live_clients
-from shoal.control.schemas import ErrorAnswer
+from shoal.control.schemas import ActionAnswer, ErrorAnswer
 from shoal.errors import UsageError
 from shoal.ledger.protocols import Ledger
 from shoal.model.views import CursorPage
@@ -69,11 +69,13 @@ WRITE: dict[int | str, dict[str, Any]] = {
     403: _error("Not allowed: the role is viewer, or the request comes from another site."),
     409: _error("It cannot be done now: the state is another one, or the idempotency key was used for something else."),
     413: _error("The body is too large."),
+    202: {
+        "model": ActionAnswer,
+        "description": "It takes longer, as with a slow ledger, and goes on; the answer says how far it has come.",
+    },
 }
-LONG_WRITE: dict[int | str, dict[str, Any]] = {
-    **WRITE,
-    202: {"description": "It takes longer and goes on; the answer says how far it has come."},
-}
+# Of writes that answer when they are done.
+WHOLE_WRITE = {status: text for status, text in WRITE.items() if status != 202}
 
 
 class Api:

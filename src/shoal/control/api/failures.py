@@ -9,7 +9,6 @@ from fastapi.responses import Response
 
 from shoal.control.api.common import (
     DEFAULT_LIMIT,
-    LONG_WRITE,
     READ,
     WRITE,
     ActingDep,
@@ -65,9 +64,7 @@ async def read_failure(api: ApiDep, run: RunPath, failure: FailurePath) -> Respo
     return api.answer(records.failure_group_record(await read_failure_group(api.ledger, run, failure)))
 
 
-@router.post(
-    "/runs/{run}/failures/{failure}/retry", response_model=PreviewAnswer | RunActionAnswer, responses=LONG_WRITE
-)
+@router.post("/runs/{run}/failures/{failure}/retry", response_model=PreviewAnswer | RunActionAnswer, responses=WRITE)
 async def retry_failure(acting: ActingDep, run: RunPath, failure: FailurePath, body: LimitBody) -> Response:
     """Queue the items of a group again: all of them, or a few to see whether it helps."""
     return await acting.act(lambda actions: actions.retry_failure(run, failure, limit=body.limit))

@@ -9,7 +9,6 @@ from fastapi.responses import Response
 
 from shoal.control.api.common import (
     DEFAULT_LIMIT,
-    LONG_WRITE,
     READ,
     WRITE,
     ActingDep,
@@ -117,14 +116,14 @@ async def read_item(api: ApiDep, run: RunPath, item: ItemPath) -> Response:
     return api.answer({**records.item_page_record(detail), "command": command})
 
 
-@router.post("/runs/{run}/items/retry", response_model=PreviewAnswer | RunActionAnswer, responses=LONG_WRITE)
+@router.post("/runs/{run}/items/retry", response_model=PreviewAnswer | RunActionAnswer, responses=WRITE)
 async def retry_items(acting: ActingDep, run: RunPath, body: ItemsBody) -> Response:
     """Queue dead items that match again; skipped and cancelled ones when `states` names them."""
     which = _filter(body.filter)
     return await acting.act(lambda actions: actions.retry_items(run, which, limit=body.limit))
 
 
-@router.post("/runs/{run}/items/cancel", response_model=PreviewAnswer | RunActionAnswer, responses=LONG_WRITE)
+@router.post("/runs/{run}/items/cancel", response_model=PreviewAnswer | RunActionAnswer, responses=WRITE)
 async def cancel_items(acting: ActingDep, run: RunPath, body: ItemsBody) -> Response:
     """End open items that match as cancelled, leased ones too."""
     which = _filter(body.filter)
@@ -143,7 +142,7 @@ async def cancel_item(acting: ActingDep, run: RunPath, item: ItemPath) -> Respon
     return await acting.act(lambda actions: actions.cancel_items(run, ItemFilter(ids=(item,))))
 
 
-@router.post("/runs/{run}/items/{item}/replay", response_model=PreviewAnswer | ReplayAnswer, responses=LONG_WRITE)
+@router.post("/runs/{run}/items/{item}/replay", response_model=PreviewAnswer | ReplayAnswer, responses=WRITE)
 async def replay_item(acting: ActingDep, run: RunPath, item: ItemPath, body: ReplayBody) -> Response:
     """Run the handler of an item again and replace its records: on its stored page, or on one fetched anew."""
     return await acting.act(

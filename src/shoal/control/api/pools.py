@@ -10,7 +10,7 @@ from pydantic import Field
 
 from shoal.control.access import Operator, Viewer
 from shoal.control.answers import Preview
-from shoal.control.api.common import READ, WRITE
+from shoal.control.api.common import READ, WHOLE_WRITE
 from shoal.control.jobs import Drain, PartDep
 from shoal.control.schemas import Answer, Body, Text
 from shoal.observe.formatting import pluralize
@@ -97,7 +97,7 @@ async def get_pool(part: PartDep, who: Viewer, pool_id: PoolId) -> PoolAnswer:
     return _pool(await part.pools.get(pool_id))
 
 
-@router.post("", responses=WRITE)
+@router.post("", responses=WHOLE_WRITE)
 async def start_pool(part: PartDep, who: Operator, body: StartPoolBody, preview: Preview = False) -> PoolChangeAnswer:
     """Start a pool of a scraper of the project on this machine."""
     command = part.commands.start_pool(find_target(part.settings, body.scraper), body.workers, run=body.run)
@@ -109,7 +109,7 @@ async def start_pool(part: PartDep, who: Operator, body: StartPoolBody, preview:
     return PoolChangeAnswer(text=text, command=command, pool=_pool(started))
 
 
-@router.post("/{pool_id}/scale", responses=WRITE)
+@router.post("/{pool_id}/scale", responses=WHOLE_WRITE)
 async def scale_pool(
     part: PartDep, who: Operator, pool_id: PoolId, body: ScalePoolBody, preview: Preview = False
 ) -> PoolChangeAnswer:
@@ -124,7 +124,7 @@ async def scale_pool(
     return PoolChangeAnswer(text=f"The pool goes to {number}.", command=command, pool=_pool(after))
 
 
-@router.post("/{pool_id}/stop", responses=WRITE)
+@router.post("/{pool_id}/stop", responses=WHOLE_WRITE)
 async def stop_pool(
     part: PartDep, who: Operator, pool_id: PoolId, preview: Preview = False, drain: Drain = STOP_SECONDS
 ) -> PoolChangeAnswer:
@@ -139,7 +139,7 @@ async def stop_pool(
     return PoolChangeAnswer(text=text, command=command, pool=_pool(after))
 
 
-@router.post("/{pool_id}/restart", responses=WRITE)
+@router.post("/{pool_id}/restart", responses=WHOLE_WRITE)
 async def restart_pool(
     part: PartDep,
     who: Operator,

@@ -9,7 +9,6 @@ from fastapi.responses import Response
 
 from shoal.control.api.common import (
     DEFAULT_LIMIT,
-    LONG_WRITE,
     READ,
     WRITE,
     ActingDep,
@@ -122,13 +121,13 @@ async def seal_run(acting: ActingDep, run: RunPath) -> Response:
     return await acting.act(lambda actions: actions.seal_run(run))
 
 
-@router.post("/runs/{run}/cancel", response_model=PreviewAnswer | RunActionAnswer, responses=LONG_WRITE)
+@router.post("/runs/{run}/cancel", response_model=PreviewAnswer | RunActionAnswer, responses=WRITE)
 async def cancel_run(acting: ActingDep, run: RunPath) -> Response:
     """End every open item as cancelled, leased ones too."""
     return await acting.act(lambda actions: actions.cancel_run(run))
 
 
-@router.delete("/runs/{run}", response_model=PreviewAnswer | RunActionAnswer, responses=LONG_WRITE)
+@router.delete("/runs/{run}", response_model=PreviewAnswer | RunActionAnswer, responses=WRITE)
 async def remove_run(acting: ActingDep, run: RunPath) -> Response:
     """Delete a run with its items, attempts and records. This cannot be undone."""
     return await acting.act(lambda actions: actions.remove_run(run))
