@@ -39,7 +39,7 @@ class Trial:
     """`seconds`: from its first request until its records were safe. `exported`: until they were in a file of JSON
     lines, too. `process`: from start to end. `safe_at`: from its start until its records were safe. `busy`: the
     processor time of the program, `server_busy` that of the site. `course`: seconds since the start and megabytes, now
-    and then.
+    and then. `waited`: how long of `seconds` its main thread waited for a core.
     """
 
     pages: int
@@ -50,10 +50,16 @@ class Trial:
     busy: float
     server_busy: float
     course: tuple[tuple[float, float], ...]
+    waited: float = 0.0
 
     @property
     def rate(self) -> float:
         return self.pages / self.seconds
+
+    @property
+    def rate_alone(self) -> float:
+        """Pages per second without the time in which its event loop waited for a core."""
+        return self.pages / max(self.seconds - self.waited, 1e-9)
 
     @property
     def peak(self) -> float:
@@ -75,7 +81,7 @@ def attempt(site: FastSite, program: Program, urls: Sequence[str], pages: int) -
             (folder / file).write_text(text)
         before, busy_before = site.visitors(), site.seconds_used()
         started = time.time()
-        course, busy = _watched(program, folder)
+        course, busy, waits = _watched(program, folder)
         ended = time.time()
         _check(folder / OUT, pages)
         first = site.first_visit(before)
@@ -91,11 +97,14 @@ def attempt(site: FastSite, program: Program, urls: Sequence[str], pages: int) -
             busy=busy,
             server_busy=site.seconds_used() - busy_before,
             course=course,
+            waited=_between(waits, first, safe),
         )
 
 
-def _watched(program: Program, folder: Path) -> tuple[tuple[tuple[float, float], ...], float]:
-    """Run to the end; the course of its memory and the processor time it used."""
+def _watched(
+    program: Program, folder: Path
+) -> tuple[tuple[tuple[float, float], ...], float, list[tuple[float, float]]]:
+    """Run to the end; the course of its memory, the processor time it used, and its waits for a core so far."""
     with (folder / "said.log").open("wb") as said:
         running = subprocess.Popen(
             program.command,
@@ -107,13 +116,14 @@ def _watched(program: Program, folder: Path) -> tuple[tuple[tuple[float, float],
         )
     started = time.monotonic()
     course: list[tuple[float, float]] = []
-    busy = 0.0
+    busy, waits = 0.0, list[tuple[float, float]]()
     process = psutil.Process(running.pid)
     try:
         while running.poll() is None:
             try:
                 if megabytes := _megabytes(process):  # nothing is left of one that has just ended
                     course.append((time.monotonic() - started, megabytes))
+                waits.append((time.time(), _waited(running.pid)))
                 times = process.cpu_times()
                 busy = times.user + times.system + times.children_user + times.children_system
             except psutil.NoSuchProcess:
@@ -129,7 +139,21 @@ def _watched(program: Program, folder: Path) -> tuple[tuple[tuple[float, float],
     if running.returncode != 0:
         end = (folder / "said.log").read_text(errors="replace")[-2_000:]
         raise RuntimeError(f"{' '.join(program.command)} ended with {running.returncode}:\n{end}")
-    return tuple(course), busy
+    return tuple(course), busy, waits
+
+
+def _waited(pid: int) -> float:
+    """How long the main thread of a process has waited for a core, in seconds; 0 where the kernel does not tell."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
+
+
+def _between(waits: Sequence[tuple[float, float]], begin: float, end: float) -> float:
+    """What was waited from `begin` to `end`."""
+    within = [waited for at, waited in waits if begin <= at <= end]
+    return within[-1] - within[0] if within else 0.0
 
 
 def _megabytes(process: psutil.Process) -> float:

@@ -59,7 +59,8 @@ def test_answers_and_live_clients_are_measured(place: Place) -> None:
     value = {(figure.name, figure.unit): figure.value for figure in report.figures}
     name = place.name
     for each in ("GET run", "GET items, late", "GET metrics", "GET S4 status", "POST preview, retry a failure"):
-        assert 0 < value[f"{name}: {each}, p50", "ms"] <= value[f"{name}: {each}, p95", "ms"]
+        alone = value[f"{name}: {each}, p95", "ms without the wait for a core"]
+        assert 0 < alone <= value[f"{name}: {each}, p95", "ms"]
     assert value[f"{name}: 1 live client: topics read", "per second"] > 0
     assert value[f"{name}: 3 live clients: frames of a client", "per second"] > 0
     claims = [target.claim for target in report.targets]

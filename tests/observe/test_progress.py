@@ -109,7 +109,7 @@ async def test_an_outage_is_reported_once_and_retried(
 ) -> None:
     real, asked = ledger.reads.why_run, 0
 
-    async def broken(run_id: str) -> list[WaitReason]:
+    async def broken(run_id: str, *, workers: object = None) -> list[WaitReason]:
         nonlocal asked
         asked += 1
         if asked <= 3:

@@ -28,10 +28,13 @@ def bucket_of(seconds: float) -> int:
     return bisect_left(BUCKET_BOUNDS, seconds)
 
 
-def latency_code(waited: float | None, seconds: float) -> int:
-    """The buckets of an attempt's wait and work as one number, which the ledger stores with the counts of a commit."""
-    wait = UNKNOWN_WAIT if waited is None else bisect_left(BUCKET_BOUNDS, waited)
-    return wait * CODE_BASE + bisect_left(BUCKET_BOUNDS, seconds)
+def latency_codes(waited: Iterable[float | None], seconds: Iterable[float]) -> list[int]:
+    """The buckets of each attempt's wait and work as one number, which a commit stores with the counts."""
+    return [
+        (UNKNOWN_WAIT if wait is None else bisect_left(BUCKET_BOUNDS, wait)) * CODE_BASE
+        + bisect_left(BUCKET_BOUNDS, work)
+        for wait, work in zip(waited, seconds, strict=True)
+    ]
 
 
 class LatencySummary(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from shoal.ledger.commits import BaseCommits, detail_text, prepare_follow_ups
 from shoal.ledger.intake import QueuedItems
 from shoal.ledger.postgres.database import PostgresDatabase
 from shoal.ledger.postgres.intake import as_columns, none_if_empty
-from shoal.model.latency import latency_code
+from shoal.model.latency import latency_codes
 from shoal.model.outcome import DONE, FinishedAttempt, RedirectReply, RedirectVisit, VisitDecision
 from shoal.model.views import CommitReport
 
@@ -39,7 +39,7 @@ class PostgresCommits(BaseCommits):
             *result_columns(finished),
             *await follow_up_columns(self._catalog, finished),
             *key_columns(finished),
-            [latency_code(end.waited, end.seconds) for end in finished],
+            latency_codes([end.waited for end in finished], [end.seconds for end in finished]),
         )
         return CommitReport(
             committed=row["committed"],
