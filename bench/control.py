@@ -212,6 +212,8 @@ class Server:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
         """A request as a browser sends it, on a connection that stays open: its status and its body as sent."""

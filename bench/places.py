@@ -20,7 +20,6 @@ from tests.support.postgres import PostgresServer, unique_name
 
 # Room for the data and no checkpoint in the middle of a measurement; everything else is PostgreSQL's default.
 SERVER_SETTINGS = {"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout": "30min"}
-_TEMPLATE = "bench_template"
 
 
 class Place(Protocol):
@@ -43,11 +42,12 @@ class PostgresPlace:
 
     def __init__(self, server: PostgresServer) -> None:
         self.server = server
-        server.create_database(_TEMPLATE)
-        asyncio.run(_migrate(server.url(_TEMPLATE)))
+        self._template = unique_name("bench_template")
+        server.create_database(self._template)
+        asyncio.run(_migrate(server.url(self._template)))
 
     def fresh(self) -> AbstractContextManager[str]:
-        return self._database(_TEMPLATE)
+        return self._database(self._template)
 
     def empty(self) -> AbstractContextManager[str]:
         """A database without Shoal, for bare loops and peers."""

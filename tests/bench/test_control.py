@@ -84,7 +84,7 @@ def test_every_page_of_the_dashboard_is_visited() -> None:
     assert pages[""] == "Overview"
     assert {"runs/:run/items/:item", "runs/:run/lanes", "egress", "fleet"} <= pages.keys()
     source = (Path(__file__).parents[2] / "web" / "src" / "routes.ts").read_text()
-    assert len(pages) == source.count("pattern: ")
+    assert len(pages) == source.count('pattern: "')
 
 
 def test_the_full_size_is_that_of_the_target() -> None:

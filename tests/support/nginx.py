@@ -1,4 +1,4 @@
-"""A real nginx on loopback, with a configuration of the test's."""
+"""A real nginx on loopback: with a configuration of the test's, or with that of deploy/nginx before `shoal serve`."""
 
 import shutil
 import signal

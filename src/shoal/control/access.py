@@ -368,7 +368,7 @@ async def guard(connection: HTTPConnection) -> None:
 
 
 def open_to_all(endpoint: Endpoint) -> Endpoint:
-    """Mark a route that needs no principal: health checks, the log-in."""
+    """Mark a route that needs no principal: health checks, the log-in. Other writes need an operator all the same."""
     endpoint.open_to_all = True  # type: ignore[attr-defined]
     return endpoint
 
