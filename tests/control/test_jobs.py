@@ -282,13 +282,15 @@ def test_workers_wait_for_items_that_come_later(project: Project) -> None:
 
         @inbox.stage
         def one(item: Item):
-            yield {"key": item.key}
+            import os
+
+            yield {"key": item.key, "files": os.environ["SHOAL_FILES"]}
         """,
         "inbox.py",
     )
     (project.folder / "shoal.toml").touch()
     with ServedProject(project, "--jobs", "inbox") as server:
-        server.post("/settings", {"max_workers": 2})
+        server.post("/settings", {"max_workers": 2, "output_dir": "./texts"})
         started = server.post("/jobs/start")
         assert (started["status"], started["worker_status"]["num_workers"]) == ("running", 2)
         server.until(lambda: len(server.get("/jobs/workers/performance")["workers"]), lambda number: number == 2)
@@ -296,6 +298,9 @@ def test_workers_wait_for_items_that_come_later(project: Project) -> None:
         server.ask(lambda ledger: ledger.intake.enqueue(started["run_id"], [NewItem(key=key) for key in "abc"]))
         server.until(lambda: server.get("/jobs/queue/stats")["completed"], lambda number: number == 3)
         assert server.get("/jobs/workers/status")["status"] == "running", "they wait for more"
+        # S4.2: files that are downloaded go to `output_dir`.
+        folders = {project.folder / record["files"] for record in project.export()}
+        assert folders == {project.folder / "texts"}
         assert server.post("/jobs/stop")["status"] == "idle"
 
 

@@ -322,11 +322,12 @@ class LocalPools:
         deadline = time.monotonic() + START_SECONDS
         identity = process_identity(process.pid)
         while True:
+            has_ended = process.exit_code is not None  # looked up before its row: a short run may end between the two
             pools = await self._ledger.pools.list(ended=True, limit=20)
             found = next((pool for pool in pools if pool.pid == process.pid and pool.process == identity), None)
             if found is not None:
                 return found
-            if process.exit_code is not None:
+            if has_ended:
                 del self._started[process.pid]
                 raise _start_error(output, said, self._settings.secrets())
             if time.monotonic() > deadline:

@@ -37,7 +37,8 @@ insert into shoal.lock as k (name, owner, acquired_at, expires_at)
 values ($1, $2, shoal.clock(), shoal.clock() + shoal.seconds($3))
 on conflict (name) do update
 set owner = excluded.owner, acquired_at = excluded.acquired_at, expires_at = excluded.expires_at
-where k.finished_at is null and (k.expires_at <= shoal.clock() or k.owner = excluded.owner)
+where k.finished_at is null
+    and (k.expires_at <= shoal.clock() or k.expires_at <= k.acquired_at or k.owner = excluded.owner)
 returning name
 
 -- name: renew_lock
@@ -52,7 +53,8 @@ where name = $1 and owner = $2
 returning name
 
 -- name: release_lock
-update shoal.lock set expires_at = shoal.clock() where name = $1 and owner = $2 and finished_at is null
+-- It expires when it was taken, so that it is free whatever the clock says later.
+update shoal.lock set expires_at = acquired_at where name = $1 and owner = $2 and finished_at is null
 returning name
 
 -- name: put_session
