@@ -98,7 +98,12 @@ class Fleet:
     async def synced(self) -> None:
         """Every running worker has told the ledger all that happened, and has heard what it knows."""
         before = Counter(self.syncs)
-        await self.until(lambda: all(self.syncs[pool] >= before[pool] + 2 for pool in before))
+        await self.until(
+            lambda: (
+                all(self.syncs[pool] >= before[pool] + 2 for pool in before)
+                or all(worker.done() for worker in self._workers)
+            )
+        )
 
     def write(self, *lines: str) -> None:
         new = self.path.with_suffix(".new")
@@ -150,7 +155,7 @@ class Fleet:
                 view = (await self.exits()).get(address)
                 if view is not None and view.state in states:
                     return view
-                await self.synced()
+                await asyncio.sleep(0.05)
 
     async def close(self) -> None:
         for worker in self._workers:

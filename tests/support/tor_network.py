@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -167,8 +167,12 @@ class TorNetwork:
     def onion_service(self, port: int) -> str:
         """The name of a new onion service whose port 80 leads to this port of the site; clients can find it."""
         add = f"ADD_ONION NEW:ED25519-V3 Flags=DiscardPK,Detach Port=80,{SITE}:{port}"
-        reply = self._ask("SETEVENTS HS_DESC", add, until="HS_DESC UPLOADED")
-        return str(re.findall(r"ServiceID=(\w+)", reply)[0]) + ".onion"
+        for timeout in (20, 40, 120):
+            # First circuits may fail on a busy machine. A new service is tried at once, the old one after a while.
+            with suppress(TimeoutError):
+                reply = self._ask("SETEVENTS HS_DESC", add, until="HS_DESC UPLOADED", timeout=timeout)
+                return str(re.findall(r"ServiceID=(\w+)", reply)[0]) + ".onion"
+        raise TimeoutError("no onion service could be published")
 
     def _make_network(self) -> None:
         self._run("ip", "link", "set", "lo", "up")
@@ -252,10 +256,10 @@ class TorNetwork:
         except OSError:
             return False
 
-    def _ask(self, *commands: str, until: str = "closing connection") -> str:
+    def _ask(self, *commands: str, until: str = "closing connection", timeout: float = 120) -> str:
         """Ask the tor with the onion services; a socket file is reached from outside, too."""
         with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(120)
+            client.settimeout(timeout)
             client.connect(str(self._control))
             end = ["QUIT"] if until == "closing connection" else []
             client.sendall("".join(f"{command}\r\n" for command in ["AUTHENTICATE", *commands, *end]).encode())

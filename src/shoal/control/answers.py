@@ -192,7 +192,9 @@ class FrameMiddleware:
                 _add_headers(message)
             await send(message)
 
-        deadline = asyncio.timeout(READ_SECONDS if scope["method"] in ("GET", "HEAD") else None)
+        # Probes have a bound and an answer of their own.
+        is_bounded = scope["method"] in ("GET", "HEAD") and scope["path"] not in PROBES
+        deadline = asyncio.timeout(READ_SECONDS if is_bounded else None)
         ended = ExitStack()
         try:
             with ended:

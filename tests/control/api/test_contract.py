@@ -113,7 +113,8 @@ def test_every_operation_keeps_its_contract(subject: Subject) -> None:
     operations = _operations(subject.document)
     assert len(operations) > 40
     seen: dict[str, set[int]] = {}
-    for operation in operations:
+    # Others change the items that can be replayed.
+    for operation in sorted(operations, key=lambda each: not each.path.endswith("/replay")):
         label = f"{operation.method.upper()} {operation.path}"
         seen[label] = _check(subject, operation)
     # Each one did what it is for at least once: a test in which everything is refused would prove nothing.
