@@ -37,7 +37,7 @@ def demo(
         bool, typer.Option("--serve", help="Keep the dashboard up: one slow run after another, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Scrape a bundled local shop of 1,200 products with all kinds of faults, and compare with the truth.
+    """Scrape a bundled local shop of 1,259 products with all kinds of faults, and compare with the truth.
 
     The dashboard is served meanwhile. It uses a fresh SQLite ledger in a temporary folder, unless --ledger, --db-... or
     SHOAL_LEDGER names one.
