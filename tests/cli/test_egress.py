@@ -106,6 +106,24 @@ def test_proxies_at_the_terminal(project: Project) -> None:
         assert secret.encode() not in ledger
 
 
+def test_a_pool_is_freed_at_once(project: Project) -> None:
+    (project.folder / "shoal.toml").write_text(TABLE.replace("ban_after = 2", "ban_after = 1_000"))
+    with Site(pages=4) as site, MicroSocks(login=True) as proxy:
+        (project.folder / "proxies.txt").write_text(f"{proxy.url}\n127.0.0.1:{free_port()}\n")
+        project.write(PAGES.format(url=site.url, count=4))
+        project.shoal("run", "shop.py")
+    said = project.shoal("proxies", "ls")
+    assert "homes: 2 of 2 good (1 failed when last used)." in said.stderr
+    assert "refused the connection" in said.stdout
+    for each in lines(project.shoal("proxies", "ls", "--json").stdout):
+        project.shoal("proxies", "ban", each["exit"])
+    assert project.shoal("proxies", "free", "homes").stdout == "2 proxies of homes freed.\n"
+    assert lines(project.shoal("proxies", "free", "homes", "--json").stdout) == []
+    said = project.shoal("proxies", "ls")
+    assert "homes: 2 of 2 good." in said.stderr
+    assert "refused the connection" not in said.stdout, "an error from before is no reason"
+
+
 def test_mistakes_are_one_sentence(project: Project) -> None:
     project.write(PAGES.format(url="http://127.0.0.1:9", count=1))
     unknown = project.shoal("run", "shop.py", code=2)

@@ -6,6 +6,7 @@ The ledger's role is a small one in memory, with a clock that the test sets; the
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.egress import ExitHealth, ExitReport, ExitSpec, ExitState, HealthRules, PoolChanges, PoolKind
 
 SHOP, BANK = "shop.example", "bank.example"
+FREE = "`shoal proxies free homes` ends bans now"
 
 
 class Clock:
@@ -93,6 +95,11 @@ class MemoryExits:
         self.trials.append((worker, key))
         self.states[key] = (ExitState.TRIAL, self._clock() + seconds)
         return True
+
+    async def end_bans(self, pool: str, keys: Sequence[str]) -> None:
+        self._call()
+        for key in keys:
+            self.states[key] = (ExitState.BANNED, self._clock())
 
 
 class MemoryLedger:
@@ -228,7 +235,7 @@ async def test_one_worker_tries_an_exit_after_its_ban_with_one_request(fleet: Fl
         await fleet.sync(pool, worker)
         wait = pool.wait()
         assert wait is not None
-        assert (wait.why, wait.until) == ("the only proxy of homes is banned", 60.0)
+        assert (wait.why, wait.until) == (f"the only proxy of homes is banned; {FREE}", 60.0)
     fleet.clock.now += 61
     waits = [pool.wait() for pool in (one, two)]
     assert all(wait is not None and wait.until == 0 for wait in waits)
@@ -264,6 +271,32 @@ async def test_a_trial_whose_attempt_ended_without_a_result_is_repeated(fleet: F
     assert len(fleet.ledger.exits.trials) == 3
 
 
+async def test_a_banned_proxy_with_another_password_is_tried_soon(fleet: Fleet) -> None:
+    pool = await fleet.pool(ban_for=3_600.0)
+    fail_all(pool)
+    await fleet.sync(pool)
+    fleet.path.write_text(fleet.path.read_text().replace("wOrd-number-1", "cOrrected"))
+    os.utime(fleet.path, (1, 1))  # nobody is writing it any more
+    assert pool.wait() is not None
+    fleet.ledger.exits.fails = True
+    with pytest.raises(LedgerUnavailable):
+        await fleet.sync(pool)
+    fleet.ledger.exits.fails = False
+    await fleet.sync(pool)
+    trial = pool.choose(SHOP)
+    assert trial.trial
+    assert trial.proxy is not None
+    assert trial.proxy.password == "cOrrected"
+    with pytest.raises(EgressUnavailable, match="2 banned, 1 being tried"):
+        pool.choose(SHOP)
+    trial.record_failure("407")
+    await fleet.sync(pool)
+    fleet.clock.now += 600
+    assert pool.wait() is not None
+    await fleet.sync(pool)
+    assert len(fleet.ledger.exits.trials) == 1, "the same password is not tried again before its ban ends"
+
+
 async def test_no_trial_is_asked_for_while_nobody_wants_an_exit(fleet: Fleet) -> None:
     pool = await fleet.pool()
     fail_all(pool)
@@ -291,10 +324,10 @@ async def test_what_all_exits_wait_for_is_said(fleet: Fleet) -> None:
             fleet.clock.now += 60
     wait = pool.wait()
     assert wait is not None
-    assert (wait.pool, wait.why, wait.until) == ("homes", "all 3 proxies of homes are banned", 480.0)
+    assert (wait.pool, wait.why, wait.until) == ("homes", f"all 3 proxies of homes are banned; {FREE}", 480.0)
     with pytest.raises(EgressUnavailable) as ended:
         pool.choose(SHOP)
-    assert (ended.value.message, ended.value.retry_after) == ("all 3 proxies of homes are banned", 480.0)
+    assert (ended.value.message, ended.value.retry_after) == (wait.why, 480.0)
     fleet.clock.now += 30
     later = pool.wait()
     assert later is not None
@@ -304,7 +337,7 @@ async def test_what_all_exits_wait_for_is_said(fleet: Fleet) -> None:
     await fleet.sync(pool)
     wait = pool.wait()
     assert wait is not None
-    assert wait.why == "none of the 3 proxies of homes can be used: 2 banned, 1 resting"
+    assert wait.why == f"none of the 3 proxies of homes can be used: 2 banned, 1 resting; {FREE}"
 
 
 async def test_exits_that_a_host_blocks_are_used_for_others(fleet: Fleet) -> None:

@@ -22,6 +22,7 @@ from shoal.model.exit_health import (
     MICRO,
     ExitRecord,
     HostRecord,
+    after_ban,
     after_host_report,
     after_report,
     set_by_operator,
@@ -59,6 +60,7 @@ STEPS = st.one_of(
     st.tuples(st.just("fail"), WORKER, st.sampled_from(KEYS)),
     st.tuples(st.just("pass"), st.sampled_from((2, 4, 6))),
     st.tuples(st.just("trial"), WORKER, st.sampled_from(KEYS), st.sampled_from((1, 3))),
+    st.tuples(st.just("end"), st.sampled_from(KEYS)),
     st.tuples(st.just("set"), st.sampled_from(KEYS), st.sampled_from(tuple(ExitState)[:3]), SPAN),
 )
 
@@ -159,6 +161,9 @@ async def follow(harness: LedgerHarness, pool: str, steps: list[tuple[object, ..
                 tried = with_trial(expected.exits[key], worker, units * UNIT, expected.now)
                 assert won == (tried is not None)
                 expected.exits[key] = tried or expected.exits[key]
+            case ("end", str(key)):
+                await ledger.exits.end_bans(pool, [key])
+                expected.exits[key] = after_ban(expected.exits[key], expected.now) or expected.exits[key]
             case ("set", str(key), ExitState() as state, units):
                 seconds = None if units is None else units * UNIT  # type: ignore[operator]
                 if state is ExitState.BANNED:

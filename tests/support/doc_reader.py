@@ -82,6 +82,8 @@ class Reader:
         self._groups: list[int] = []
         for made in (self._state, self._home):
             made.mkdir()
+        # Readers see the answer of a refused request; here it also ends the command with an error.
+        (self._home / ".curlrc").write_text("fail-with-body\n")
         (self._state / "cwd").write_text(str(self._home))
         (self._state / "env").write_text("")
 

@@ -37,7 +37,7 @@ def demo(
         bool, typer.Option("--serve", help="Keep the dashboard up: one slow run after another, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Scrape a bundled local shop of 1,200 products with all kinds of faults, and compare with the truth.
+    """Scrape a bundled local shop of 1,259 products with all kinds of faults, and compare with the truth.
 
     The dashboard is served meanwhile. It uses a fresh SQLite ledger in a temporary folder, unless --ledger, --db-... or
     SHOAL_LEDGER names one.
@@ -127,11 +127,11 @@ async def _demo_served(session: Session, settings: Settings) -> int:
 
 def _introduce(session: Session, settings: Settings, shop: RunningShop) -> None:
     facts = shop.facts()
-    session.note(
-        f"A shop at {shop.url} with {len(facts.products)} products, {len(facts.dead)} dead links, an outlet whose "
-        f"robots.txt asks for a crawl-delay, and trouble on {sum(facts.fault_counts.values())} pages: "
-        f"{', '.join(f'{n} {fault.value}' for fault, n in facts.fault_counts.items())}."
-    )
+    faults = facts.fault_counts
+    session.note(f"A shop at {shop.url} with {len(facts.products)} products and {len(facts.dead)} dead links.")
+    session.note("The robots.txt of its outlet asks for a crawl-delay.")
+    counts = ", ".join(f"{fault.value} ({n})" for fault, n in faults.items())
+    session.note(f"{sum(faults.values())} pages have a fault: {counts}.")
     session.note(f"Ledger: {settings.shown()['ledger']}")
 
 
@@ -149,6 +149,8 @@ async def _records(ledger: Ledger, run_id: str) -> list[dict[str, Any]]:
 
 
 def _print_check(session: Session, seen: ScrapeCheck) -> None:
+    from shoal.demo.scraper import OUTLET_DELAY, TOLERANCE_SECONDS
+
     problems = f": something went wrong ({', '.join(seen.problems)})" if seen.problems else ""
     _title(session, f"What the shop says{problems}")
     session.data(
@@ -157,7 +159,10 @@ def _print_check(session: Session, seen: ScrapeCheck) -> None:
     session.data(f"  {seen.visits} visits; {seen.again} of pages that had been given out well before")
     session.data(f"  at most {seen.most_at_once} visitors at once (16 allowed)")
     if seen.closest_at_outlet is not None:
-        session.data(f"  visits of the outlet at least {seen.closest_at_outlet:.3f} s apart (0.2 s asked for)")
+        session.data(
+            f"  visits of the outlet arrived at least {seen.closest_at_outlet:.3f} s apart "
+            f"({OUTLET_DELAY:g} s asked for; up to {TOLERANCE_SECONDS:g} s is jitter on the way)"
+        )
 
 
 def _print_next(session: Session, settings: Settings) -> None:

@@ -106,11 +106,35 @@ def ban(
 
 @proxies.command()
 @with_options
-def free(session: Session, exit_: ExitName) -> None:
-    """Use a banned or resting proxy again at once, at every host."""
-    from shoal.service.egress import free_exit
+def free(
+    session: Session,
+    exit_: Annotated[
+        str,
+        typer.Argument(
+            metavar="EXIT|POOL", help="A key or a label of `ls`, host:port, or POOL/KEY; a pool: all that it has."
+        ),
+    ],
+) -> None:
+    """Use a banned or resting proxy again at once, at every host; or all of a pool."""
+    from shoal.model.egress import ExitState
+    from shoal.observe.egress import count_text
+    from shoal.service.egress import free_exit, list_exits, list_pools
 
-    _change(session, lambda ledger: free_exit(ledger, exit_, WAYS, by=operator()))
+    async def free_named(ledger: Ledger) -> tuple[PoolView | None, list[ExitView]]:
+        pools = [view for view in await list_pools(ledger) if view.kind in WAYS and view.pool == exit_]
+        if not pools:
+            return None, [await free_exit(ledger, exit_, WAYS, by=operator())]
+        views = [view async for view in list_exits(ledger, WAYS, pool=exit_) if view.state is not ExitState.GOOD]
+        return pools[0], [await ledger.exits.free(view.pool, view.key, by=operator()) for view in views]
+
+    pool, freed = session.with_ledger(free_named)
+    if session.json:
+        for view in freed:
+            session.record(records.exit_record(view))
+    elif pool is None:
+        _print(session, freed[0])
+    else:
+        session.data(f"{count_text(pool.kind, len(freed))} of {pool.pool} freed.")
 
 
 @tokens.command("ls")
@@ -168,13 +192,17 @@ def _list(session: Session, kinds: tuple[PoolKind, ...], pool: str | None, state
             [
                 (
                     *(view.pool, view.key, view.label, state_text(view)),
-                    *(view.succeeded, view.failed, view.failures_in_row, view.why or view.error),
+                    *(view.succeeded, view.failed, view.failures_in_row),
+                    view.why or (view.error if view.failures_in_row else ""),
                 )
                 for view in exits
             ],
         )
     for each in pools:
-        session.note(f"{pool_text(each)}.")
+        failing = sum(
+            view.pool == each.pool and view.state is ExitState.GOOD and view.failures_in_row > 0 for view in exits
+        )
+        session.note(f"{pool_text(each)}{f' ({failing} failed when last used)' if failing else ''}.")
 
 
 def _show(session: Session, name: str, kinds: tuple[PoolKind, ...]) -> None:

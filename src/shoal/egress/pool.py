@@ -228,6 +228,7 @@ class BasePool:
         self._waits_since: float | None = None
         self._usable: LocalExit | None = None
         self._banned: set[str] = set()
+        self._renewed: set[str] = set()
 
     # For the kinds of pools.
 
@@ -251,6 +252,9 @@ class BasePool:
 
     def _list_exits(self, exits: Sequence[Exit]) -> None:
         """Use these exits from now on."""
+        records = self.health.records
+        known = [each for each in exits if each.key in records]
+        self._renewed |= {each.key for each in known if each.proxy != records[each.key].exit.proxy}
         if self.health.list_exits(exits):
             self._since = None  # what the ledger knows about the new ones was not asked for yet
         self._listed_to_ledger = False
@@ -317,6 +321,7 @@ class BasePool:
             if not self._listed_to_ledger or worker != self._worker or worker not in self._members:
                 await self._register(ledger, worker)
             await self._report(ledger, worker)
+            await self._end_bans(ledger)
             changes = await ledger.exits.changes(worker, self.name, self._since)
             now = self._now()
             self._since = changes.at
@@ -357,6 +362,14 @@ class BasePool:
             number, some = self._unsent[0]
             await ledger.exits.report(worker, self.name, some, self._config.health, number=number)
             del self._unsent[0]
+
+    async def _end_bans(self, ledger: Ledger) -> None:
+        """Banned exits that have other credentials now are tried soon: the old ones may have been the reason."""
+        records = self.health.records
+        banned = [key for key in self._renewed if key in records and records[key].state is ExitState.BANNED]
+        if banned:
+            await ledger.exits.end_bans(self.name, banned)
+        self._renewed.clear()
 
     def _log_bans(self, changes: PoolChanges) -> None:
         """Log which exits are banned and which are good again, each once; only their numbers when there are many."""
@@ -449,6 +462,8 @@ class BasePool:
         # Alone there is no list of exits in a ledger that tells the reason.
         if self._alone and (reason := next((record.why for record in records if record.why), "")):
             why = f"{why}: {reason}"
+        elif not self._alone and self.kind != "tokens" and any(each.state is ExitState.BANNED for each in records):
+            why = f"{why}; `shoal proxies free {self.name}` ends bans now"
         seconds = self.health.first_return(records, now)
         return self._wait_for(why), None if seconds is None else now + seconds
 

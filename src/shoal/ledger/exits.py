@@ -69,6 +69,9 @@ class BaseExits(ABC):
     async def _start_trial(self, worker_no: int, pool: str, key: str, seconds: float) -> bool: ...
 
     @abstractmethod
+    async def _end_bans(self, pool: str, keys: Sequence[str]) -> None: ...
+
+    @abstractmethod
     async def _set(self, pool: str, key: str, state: ExitState, seconds: float | None, why: str, by: str) -> bool:
         """Change an exit for an operator. False when there is no such exit."""
 
@@ -133,6 +136,10 @@ class BaseExits(ABC):
 
     async def start_trial(self, worker: str, pool: str, key: str, seconds: float) -> bool:
         return await self._start_trial(await self._catalog.worker_no(worker), pool, key, _checked_seconds(seconds))
+
+    async def end_bans(self, pool: str, keys: Sequence[str]) -> None:
+        if keys:
+            await self._end_bans(pool, sorted(set(keys)))
 
     async def pools(self) -> list[PoolView]:
         pools = []

@@ -429,6 +429,12 @@ class Exits(Protocol):
         When it does not report within so many seconds, another one may. True again for the worker that has the trial.
         """
 
+    async def end_bans(self, pool: str, keys: Sequence[str]) -> None:
+        """What these exits were banned for may be over, such as a wrong password: each may be tried now.
+
+        Bans that an operator set stay.
+        """
+
     async def pools(self) -> list[PoolView]:
         """Every pool that has exits, by name."""
 

@@ -109,6 +109,13 @@ def with_trial(record: ExitRecord, worker: int, seconds: float, now: int) -> Exi
     return replace(record, trial_by=worker, trial_until=now + round(seconds * MICRO))
 
 
+def after_ban(record: ExitRecord, now: int) -> ExitRecord | None:
+    """The exit when its ban ends now, so that it is tried; None: it is not banned, or an operator banned it."""
+    if record.state_at(now) is not ExitState.BANNED or record.by:
+        return None
+    return replace(record, until=now)
+
+
 def set_by_operator(
     record: ExitRecord, state: ExitState, seconds: float | None, why: str, by: str, now: int
 ) -> ExitRecord:

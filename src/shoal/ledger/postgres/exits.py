@@ -55,5 +55,8 @@ class PostgresExits(BaseExits):
         won: bool = await self._db.value(self._sql["start_trial"], worker_no, pool, key, seconds)
         return won
 
+    async def _end_bans(self, pool: str, keys: Sequence[str]) -> None:
+        await self._db.fetch(self._sql["end_bans"], pool, keys)
+
     async def _set(self, pool: str, key: str, state: ExitState, seconds: float | None, why: str, by: str) -> bool:
         return await self._db.value(self._sql["set_exit"], pool, key, state.value, seconds, why, by) is not None

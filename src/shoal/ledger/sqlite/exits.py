@@ -14,6 +14,7 @@ from shoal.model.egress import ExitReport, ExitSpec, ExitState, HealthRules, Poo
 from shoal.model.exit_health import (
     ExitRecord,
     HostRecord,
+    after_ban,
     after_host_report,
     after_report,
     set_by_operator,
@@ -66,6 +67,16 @@ class SqliteExits(BaseExits):
             return False
 
         return await self._db.write(work)
+
+    async def _end_bans(self, pool: str, keys: Sequence[str]) -> None:
+        def work(tx: Transaction) -> None:
+            rows = [(row["id"], _record(row)) for row in tx.rows("reported_exits", pool, json_text(keys))]
+            ended = [(id, after_ban(record, tx.now)) for id, record in rows]
+            changed = [(id, record, True) for id, record in ended if record is not None]
+            if changed:
+                _store(tx, pool, changed)
+
+        await self._db.write(work)
 
     async def _set(self, pool: str, key: str, state: ExitState, seconds: float | None, why: str, by: str) -> bool:
         def work(tx: Transaction) -> bool:

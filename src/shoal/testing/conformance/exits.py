@@ -161,6 +161,27 @@ class ExitsConformance:
         await harness.advance_clock(31)
         assert await harness.ledger.exits.start_trial(two, POOL, A.key, 30)
 
+    async def test_a_ban_that_is_ended_is_followed_by_one_trial(self, harness: LedgerHarness) -> None:
+        one, two = await member(harness), await member(harness)
+        exits = harness.ledger.exits
+        await report(harness, one, failed(A.key, 3))
+        await exits.ban(POOL, B.key, 600, "it lies", by="ann")
+        await exits.rest(POOL, C.key, 600)
+        at = (await changes(harness, two)).at
+        for _ in range(2):  # the first answer may have been lost
+            await exits.end_bans(POOL, [A.key, B.key, C.key, "no such"])
+        states = {found.key: found.state for found in (await exits.list(POOL)).rows}
+        assert states == {A.key: "trial", B.key: "banned", C.key: "resting"}, "what an operator set stays"
+        assert A.key in {told.key for told in (await exits.changes(two, POOL, at)).exits if told.state == "trial"}
+        assert await exits.start_trial(two, POOL, A.key, 30)
+        await exits.end_bans(POOL, [A.key])
+        assert not await exits.start_trial(one, POOL, A.key, 30), "a trial under way is not given away"
+        await report(harness, two, failed(A.key, trial=True))
+        assert await state(harness) == "banned"
+        await exits.end_bans("no such", [A.key])
+        await exits.end_bans(POOL, [])
+        await harness.check()
+
     async def test_blocks_count_against_an_exit_at_one_host_only(self, harness: LedgerHarness) -> None:
         one, two = await member(harness), await member(harness)
         await report(harness, one, blocked(A.key, "shop.example"), blocked(A.key, "news.example"))

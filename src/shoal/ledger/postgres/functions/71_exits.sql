@@ -249,6 +249,23 @@ begin
     return true;
 end $$;
 
+-- The bans of these exits end now, so that they are tried; those that an operator set stay.
+create or replace function shoal.end_bans(pool_name text, exit_keys text[]) returns void
+language plpgsql as $$
+declare
+    t timestamptz;
+    pos timestamptz;
+begin
+    pos := shoal.lock_pool(pool_name);
+    t := shoal.clock();
+    update shoal.exit e set until = t, changed_at = pos
+    where e.pool = pool_name and e.key = any (exit_keys) and e.set_by = ''
+      and shoal.exit_state(e.state, e.until, t) = 'banned';
+    if found then
+        update shoal.exit_pool p set changed_at = pos where p.name = pool_name;
+    end if;
+end $$;
+
 -- An operator rests ('resting'), bans ('banned') or frees ('good') an exit. Returns null when there is no such exit.
 create or replace function shoal.set_exit(
     pool_name text, exit_key text, new_state text, wait double precision, reason text, actor text)

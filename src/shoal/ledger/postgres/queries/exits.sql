@@ -17,6 +17,9 @@ select shoal.report_exits($1::int, $2, $3::bigint, $4::text[], $5::bigint[], $6:
 -- name: start_trial
 select shoal.start_trial($1::int, $2, $3, $4::float8)
 
+-- name: end_bans
+select shoal.end_bans($1, $2::text[])
+
 -- name: set_exit
 select shoal.set_exit($1, $2, $3, $4::float8, $5, $6)
 
