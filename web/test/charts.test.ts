@@ -163,6 +163,8 @@ test("a history becomes series: rates per minute, quantiles with gaps, causes wi
   };
   assert.deepEqual(rateColumns(history).series[0]?.values, [5, 0]);
   assert.deepEqual(rateColumns(history, 60, 130).series[0]?.values, [10, null], "only the time that has passed counts");
+  assert.deepEqual(rateColumns(history, 60, 63).series[0]?.values, [200, null], "a run of 3 s has a rate");
+  assert.deepEqual(rateColumns(history, 60, 61).series[0]?.values, [null, null], "one of a second is too short");
   assert.deepEqual(quantileColumns(history, "wait").series.map((one) => one.values), [[null, 1], [null, 2], [null, 3]]);
   assert.deepEqual(stateColumns(history).series.map((one) => one.key), ["done", "waiting"]);
   const stacked = causeColumns(history).series;

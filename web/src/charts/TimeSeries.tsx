@@ -1,3 +1,4 @@
+import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
@@ -30,8 +31,8 @@ const TIME_STEPS = [60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 4320
 export interface TimeSeriesProps {
   /** A question or its answer: "How long do items wait?" */
   title: string;
-  answer?: string;
-  /** Seconds since 1970, ascending; all series have a value for each. */
+  answer?: ComponentChildren;
+  /** When steps begin, in seconds since 1970, ascending; all series have a value for each. */
   at: number[];
   series: Series[];
   /** Seconds between two points; a longer distance is a gap. */
@@ -67,23 +68,24 @@ export function TimeSeries(props: TimeSeriesProps) {
   );
   // Of a young run there is no area to draw yet: its few points are bars.
   const few = kind === "stacked" && data.at.filter((_, i) => data.series.some((one) => one.values[i] != null)).length < LEAST_AREA;
-  const pad = few ? props.step / 2 : 0;
-  const from = (data.at[0] ?? 0) - pad;
-  const to = (data.at[data.at.length - 1] ?? 0) + pad;
+  // A point stands for a whole step, so it is in its middle, and marks are where they are in the step.
+  const half = Math.max(1, props.step) / 2;
+  const from = data.at[0] ?? 0;
+  const to = (data.at[data.at.length - 1] ?? 0) + half * 2;
   const last = lastKnown(data.series);
   const empty = last < 0;
   // What the drawing hooks read: they outlive a render.
-  const latest = useRef({ data, shown, heights, format, kind });
-  latest.current = { data, shown, heights, format, kind };
+  const latest = useRef({ data, shown, heights, format });
+  latest.current = { data, shown, heights, format };
 
-  const shape = `${kind}|${few}|${shown.map((one) => `${one.key}:${one.color}:${one.dash?.join() ?? ""}`).join("|")}`;
+  const shape = `${kind}|${few}|${half}|${shown.map((one) => `${one.key}:${one.color}:${one.dash?.join() ?? ""}`).join("|")}`;
   useEffect(() => {
     const element = host.current;
     if (!element || width === 0 || empty) return;
     const colors = resolveColors(element, ["text", "muted", "grid", "surface", ...shown.map((s) => s.color)]);
     const drawn = new uPlot(
-      plotOptions({ width, height, colors, shown, kind, sync: props.sync, steps: props.steps, pad, latest, setCursor }),
-      plotData(data.at, heights, kind),
+      plotOptions({ width, height, colors, shown, kind, sync: props.sync, steps: props.steps, half, few, latest, setCursor }),
+      plotData(data.at, half, heights, kind),
       element,
     );
     plot.current = drawn;
@@ -95,7 +97,7 @@ export function TimeSeries(props: TimeSeriesProps) {
   }, [shape, theme, width === 0, empty, props.sync, height]);
 
   useEffect(() => {
-    plot.current?.setData(plotData(data.at, heights, kind));
+    plot.current?.setData(plotData(data.at, half, heights, kind));
   }, [data, heights]);
   useEffect(() => {
     if (width > 0) plot.current?.setSize({ width, height });
@@ -115,7 +117,7 @@ export function TimeSeries(props: TimeSeriesProps) {
     const drawn = plot.current;
     const at = data.at[i];
     if (!drawn || at === undefined) return;
-    const left = drawn.valToPos(at, "x");
+    const left = drawn.valToPos(at + half, "x");
     drawn.setCursor({ left, top: 10 });
     if (props.sync) {
       uPlot.sync(props.sync).pub("mousemove", drawn, left, 10, drawn.over.clientWidth, drawn.over.clientHeight, i);
@@ -248,15 +250,17 @@ interface PlotContext {
   kind: "lines" | "stacked";
   sync: string | undefined;
   steps: number[] | undefined;
-  /** Seconds before the first and after the last point, where points are bars; else 0. */
-  pad: number;
+  /** Half a step in seconds: where in its step a point is. */
+  half: number;
+  /** Points are bars. */
+  few: boolean;
   latest: { current: { data: { at: number[] }; heights: Value[][]; shown: Series[]; format: (value: number) => string } };
   setCursor: (index: number | null) => void;
 }
 
 /** uPlot draws series in order: the highest layer of a stack first, so that each lower one covers its foot. */
-function plotData(at: number[], heights: Value[][], kind: "lines" | "stacked"): uPlot.AlignedData {
-  return [at, ...(kind === "stacked" ? [...heights].reverse() : heights)];
+function plotData(at: number[], half: number, heights: Value[][], kind: "lines" | "stacked"): uPlot.AlignedData {
+  return [at.map((each) => each + half), ...(kind === "stacked" ? [...heights].reverse() : heights)];
 }
 
 function plotOptions(context: PlotContext): uPlot.Options {
@@ -276,7 +280,7 @@ function plotOptions(context: PlotContext): uPlot.Options {
       ...(context.sync ? { sync: { key: context.sync, setSeries: false } } : {}),
     },
     scales: {
-      x: { time: true, range: (_, min, max) => (context.pad > 0 ? [min - context.pad, max + context.pad] : [min, max > min ? max : min + 60]) },
+      x: { time: true, range: (_, min, max) => [min - context.half, max + context.half] },
       y: { range: () => [0, greatest(latest.current.heights) * 1.06 || 1] },
     },
     axes: [
@@ -309,7 +313,7 @@ function plotOptions(context: PlotContext): uPlot.Options {
       ...ordered.map((one): uPlot.Series => {
         const color = colors[one.color]!;
         return kind === "stacked"
-          ? { label: one.label, stroke: colors["surface"]!, width: 1, fill: color, points: { show: false }, ...(context.pad > 0 ? { paths: uPlot.paths.bars!({ size: [0.7, 72] }) } : {}) }
+          ? { label: one.label, stroke: colors["surface"]!, width: 1, fill: color, points: { show: false }, ...(context.few ? { paths: uPlot.paths.bars!({ size: [0.7, 72] }) } : {}) }
           : {
               label: one.label,
               stroke: color,
@@ -321,7 +325,7 @@ function plotOptions(context: PlotContext): uPlot.Options {
     ],
     hooks: {
       setCursor: [(u) => context.setCursor(u.cursor.idx ?? null)],
-      ...(kind === "stacked" ? { draw: [(u) => writeNames(u, colors, latest.current)] } : {}),
+      ...(kind === "stacked" ? { draw: [(u) => writeNames(u, colors, context.half, latest.current)] } : {}),
     },
   };
 }
@@ -336,7 +340,7 @@ function lonely(values: Value[]): number[] {
 }
 
 /** Writes the names of layers into them where they are thick enough: no need to match colours with the legend. */
-function writeNames(u: uPlot, colors: Record<string, string>, latest: PlotContext["latest"]["current"]): void {
+function writeNames(u: uPlot, colors: Record<string, string>, half: number, latest: PlotContext["latest"]["current"]): void {
   const { heights, shown, data } = latest;
   const ratio = uPlot.pxRatio;
   const top = u.scales["y"]?.max ?? 0;
@@ -359,7 +363,7 @@ function writeNames(u: uPlot, colors: Record<string, string>, latest: PlotContex
     const point = thickest(lower, upper, room, Math.max(2, Math.ceil(wide / perPoint / 2)));
     if (point === null) return;
     const middle = ((lower?.[point] ?? 0) + upper[point]!) / 2;
-    const place: [number, number] = [u.valToPos(data.at[point]!, "x", true), u.valToPos(middle, "y", true)];
+    const place: [number, number] = [u.valToPos(data.at[point]! + half, "x", true), u.valToPos(middle, "y", true)];
     u.ctx.strokeText(one.label, ...place);
     u.ctx.fillText(one.label, ...place);
   });
