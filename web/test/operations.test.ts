@@ -33,6 +33,7 @@ test("an event is a sentence, and its command is the one that did it", () => {
   assert.equal(eventSentence(event({ action: "run.paused", detail: { from: "active", because: "another run begins" } })), "no item starts any more, because another run begins");
   assert.equal(eventSentence(event({ action: "lane.slowed", subject: "shop.example", detail: { floor: 0.2, why: "robots.txt asks for it" } })), "shop.example: at least 0.2 s between two starts, because robots.txt asks for it");
   assert.equal(eventSentence(event({ action: "lane.blocked", subject: "shop.example", detail: { seconds: 0, why: "" } })), "shop.example: block lifted");
+  assert.equal(eventSentence(event({ action: "alert", subject: "failure", detail: { episode: "x", why: "Too many items are dead." } })), "failure: Too many items are dead.");
   assert.equal(eventSentence(event({ action: "items.retried", detail: { items: 1 } })), "1 item");
   assert.equal(eventSentence(event({ action: "token.added", subject: "ops", detail: { role: "operator" } })), "ops: may log in as operator");
   assert.deepEqual([whoAndWhere("ops@192.0.2.7"), whoAndWhere("shoal run"), whoAndWhere("")], [["ops", "192.0.2.7"], ["shoal run", ""], ["", ""]]);

@@ -9,6 +9,7 @@ import {
   groupMarks,
   lastKnown,
   layers,
+  middleOf,
   type Mark,
   nextKnown,
   type Series,
@@ -37,6 +38,9 @@ export interface TimeSeriesProps {
   series: Series[];
   /** Seconds between two points; a longer distance is a gap. */
   step: number;
+  /** The time of the run, in seconds since 1970: of the first and the last step only a part is in it. */
+  began?: number;
+  until?: number;
   kind?: "lines" | "stacked";
   format: (value: number) => string;
   /** Steps of the vertical axis; for durations and whole numbers. */
@@ -68,24 +72,29 @@ export function TimeSeries(props: TimeSeriesProps) {
   );
   // Of a young run there is no area to draw yet: its few points are bars.
   const few = kind === "stacked" && data.at.filter((_, i) => data.series.some((one) => one.values[i] != null)).length < LEAST_AREA;
-  // A point stands for a whole step, so it is in its middle, and marks are where they are in the step.
-  const half = Math.max(1, props.step) / 2;
+  // A point stands for all of its step: it is in the middle of what the run has of it, and a bar covers the step. So
+  // marks are where they are in the step.
+  const step = Math.max(1, props.step);
   const from = data.at[0] ?? 0;
-  const to = (data.at[data.at.length - 1] ?? 0) + half * 2;
+  const to = (data.at[data.at.length - 1] ?? 0) + step;
+  const places = useMemo(
+    () => data.at.map((at) => middleOf(at, step, few ? undefined : props.began, few ? undefined : props.until)),
+    [data, step, few, props.began, props.until],
+  );
   const last = lastKnown(data.series);
   const empty = last < 0;
   // What the drawing hooks read: they outlive a render.
-  const latest = useRef({ data, shown, heights, format });
-  latest.current = { data, shown, heights, format };
+  const latest = useRef({ places, shown, heights, format, from, to });
+  latest.current = { places, shown, heights, format, from, to };
 
-  const shape = `${kind}|${few}|${half}|${shown.map((one) => `${one.key}:${one.color}:${one.dash?.join() ?? ""}`).join("|")}`;
+  const shape = `${kind}|${few}|${shown.map((one) => `${one.key}:${one.color}:${one.dash?.join() ?? ""}`).join("|")}`;
   useEffect(() => {
     const element = host.current;
     if (!element || width === 0 || empty) return;
     const colors = resolveColors(element, ["text", "muted", "grid", "surface", ...shown.map((s) => s.color)]);
     const drawn = new uPlot(
-      plotOptions({ width, height, colors, shown, kind, sync: props.sync, steps: props.steps, half, few, latest, setCursor }),
-      plotData(data.at, half, heights, kind),
+      plotOptions({ width, height, colors, shown, kind, sync: props.sync, steps: props.steps, few, latest, setCursor }),
+      plotData(places, heights, kind),
       element,
     );
     plot.current = drawn;
@@ -97,8 +106,8 @@ export function TimeSeries(props: TimeSeriesProps) {
   }, [shape, theme, width === 0, empty, props.sync, height]);
 
   useEffect(() => {
-    plot.current?.setData(plotData(data.at, half, heights, kind));
-  }, [data, heights]);
+    plot.current?.setData(plotData(places, heights, kind));
+  }, [places, heights]);
   useEffect(() => {
     if (width > 0) plot.current?.setSize({ width, height });
   }, [width, height]);
@@ -115,9 +124,9 @@ export function TimeSeries(props: TimeSeriesProps) {
   };
   const moveTo = (i: number) => {
     const drawn = plot.current;
-    const at = data.at[i];
+    const at = places[i];
     if (!drawn || at === undefined) return;
-    const left = drawn.valToPos(at + half, "x");
+    const left = drawn.valToPos(at, "x");
     drawn.setCursor({ left, top: 10 });
     if (props.sync) {
       uPlot.sync(props.sync).pub("mousemove", drawn, left, 10, drawn.over.clientWidth, drawn.over.clientHeight, i);
@@ -250,17 +259,15 @@ interface PlotContext {
   kind: "lines" | "stacked";
   sync: string | undefined;
   steps: number[] | undefined;
-  /** Half a step in seconds: where in its step a point is. */
-  half: number;
   /** Points are bars. */
   few: boolean;
-  latest: { current: { data: { at: number[] }; heights: Value[][]; shown: Series[]; format: (value: number) => string } };
+  latest: { current: { places: number[]; heights: Value[][]; shown: Series[]; format: (value: number) => string; from: number; to: number } };
   setCursor: (index: number | null) => void;
 }
 
 /** uPlot draws series in order: the highest layer of a stack first, so that each lower one covers its foot. */
-function plotData(at: number[], half: number, heights: Value[][], kind: "lines" | "stacked"): uPlot.AlignedData {
-  return [at.map((each) => each + half), ...(kind === "stacked" ? [...heights].reverse() : heights)];
+function plotData(places: number[], heights: Value[][], kind: "lines" | "stacked"): uPlot.AlignedData {
+  return [places, ...(kind === "stacked" ? [...heights].reverse() : heights)];
 }
 
 function plotOptions(context: PlotContext): uPlot.Options {
@@ -280,7 +287,7 @@ function plotOptions(context: PlotContext): uPlot.Options {
       ...(context.sync ? { sync: { key: context.sync, setSeries: false } } : {}),
     },
     scales: {
-      x: { time: true, range: (_, min, max) => [min - context.half, max + context.half] },
+      x: { time: true, range: () => [latest.current.from, latest.current.to] },
       y: { range: () => [0, greatest(latest.current.heights) * 1.06 || 1] },
     },
     axes: [
@@ -313,7 +320,7 @@ function plotOptions(context: PlotContext): uPlot.Options {
       ...ordered.map((one): uPlot.Series => {
         const color = colors[one.color]!;
         return kind === "stacked"
-          ? { label: one.label, stroke: colors["surface"]!, width: 1, fill: color, points: { show: false }, ...(context.few ? { paths: uPlot.paths.bars!({ size: [0.7, 72] }) } : {}) }
+          ? { label: one.label, stroke: colors["surface"]!, width: 1, fill: color, points: { show: false }, ...(context.few ? { paths: uPlot.paths.bars!({ size: [0.96] }) } : {}) }
           : {
               label: one.label,
               stroke: color,
@@ -325,7 +332,7 @@ function plotOptions(context: PlotContext): uPlot.Options {
     ],
     hooks: {
       setCursor: [(u) => context.setCursor(u.cursor.idx ?? null)],
-      ...(kind === "stacked" ? { draw: [(u) => writeNames(u, colors, context.half, latest.current)] } : {}),
+      ...(kind === "stacked" ? { draw: [(u) => writeNames(u, colors, latest.current)] } : {}),
     },
   };
 }
@@ -340,13 +347,13 @@ function lonely(values: Value[]): number[] {
 }
 
 /** Writes the names of layers into them where they are thick enough: no need to match colours with the legend. */
-function writeNames(u: uPlot, colors: Record<string, string>, half: number, latest: PlotContext["latest"]["current"]): void {
-  const { heights, shown, data } = latest;
+function writeNames(u: uPlot, colors: Record<string, string>, latest: PlotContext["latest"]["current"]): void {
+  const { heights, shown, places } = latest;
   const ratio = uPlot.pxRatio;
   const top = u.scales["y"]?.max ?? 0;
-  if (top <= 0 || data.at.length < 8) return;
+  if (top <= 0 || places.length < 8) return;
   const room = (18 / (u.bbox.height / ratio)) * top;
-  const perPoint = u.bbox.width / ratio / data.at.length;
+  const perPoint = u.bbox.width / ratio / places.length;
   u.ctx.save();
   u.ctx.font = `600 ${11 * ratio}px system-ui, sans-serif`;
   // A rim of the surface's colour keeps the text readable on every fill.
@@ -363,7 +370,7 @@ function writeNames(u: uPlot, colors: Record<string, string>, half: number, late
     const point = thickest(lower, upper, room, Math.max(2, Math.ceil(wide / perPoint / 2)));
     if (point === null) return;
     const middle = ((lower?.[point] ?? 0) + upper[point]!) / 2;
-    const place: [number, number] = [u.valToPos(data.at[point]! + half, "x", true), u.valToPos(middle, "y", true)];
+    const place: [number, number] = [u.valToPos(places[point]!, "x", true), u.valToPos(middle, "y", true)];
     u.ctx.strokeText(one.label, ...place);
     u.ctx.fillText(one.label, ...place);
   });

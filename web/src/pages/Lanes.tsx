@@ -143,17 +143,16 @@ function Timeline({ timeline, run, growing, chosen, select }: { timeline: LaneTi
 const NO_PACE = /^(run\.(created|sealed|finished|cancelled)|items\.)/;
 
 function RateCard({ history, run }: { history: History; run: RunStatus | null }) {
-  const columns = useMemo(
-    () => rateColumns(history, run ? Date.parse(run.created_at) / 1000 : 0, (run?.finished_at ? Date.parse(run.finished_at) : ledgerNow()) / 1000),
-    [history, run?.run_id, run?.finished_at],
-  );
+  const began = run ? Date.parse(run.created_at) / 1000 : 0;
+  const until = useMemo(() => (run?.finished_at ? Date.parse(run.finished_at) : ledgerNow()) / 1000, [history, run?.finished_at]);
+  const columns = useMemo(() => rateColumns(history, began, until), [history, began, until]);
   const marks = useMemo(() => historyMarks({ ...history, marks: history.marks.filter((mark) => !NO_PACE.test(mark.action)) }), [history]);
   return (
     <Card>
       <LazyTimeSeries
         title="Did a change of pace help?"
         answer="Items that ended per minute. Changes of lanes and workers, and pauses, are marked."
-        at={columns.at} series={columns.series} step={history.step_seconds} format={format.short} steps={COUNT_STEPS} marks={marks} height={180}
+        at={columns.at} series={columns.series} step={history.step_seconds} began={began} until={until} format={format.short} steps={COUNT_STEPS} marks={marks} height={180}
       />
     </Card>
   );

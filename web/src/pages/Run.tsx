@@ -124,7 +124,7 @@ function Summary({ run, why }: { run: RunDetail; why: Why | null }) {
           <Stat label="Done" note={`${format.count(run.done)} of ${format.count(run.total)}${run.total_grows ? ", more may come" : ""}`}>{format.percent(run.done_share)}</Stat>
           <Stat label="Left" note={`${format.count(run.leased)} with workers`}>{format.count(run.remaining)}</Stat>
           <Stat label="Dead" note={<a href={href("runs", run.run_id, "failures")}>{run.ok === null ? "no attempt yet" : `${format.percent(run.ok)} succeed`}</a>}>{run.dead > 0 ? <span class="bad-text">{format.count(run.dead)}</span> : "0"}</Stat>
-          <Stat label="Per minute" note={!isOver(run) ? "in the last minutes" : rate === null ? "too short to tell" : "in the whole run"}>{format.short(rate)}</Stat>
+          <Stat label="Per minute" note={rate === null ? "too short to tell" : isOver(run) ? "in the whole run" : "in the last minutes"}>{format.short(rate)}</Stat>
           <Stat label="Time left" note={eta.note} tip={eta.tip}>{eta.text}</Stat>
           <Stat label="Records" note={<a href={href("runs", run.run_id, "results")}>{run.changed_records > 0 ? `${format.count(run.new_records)} new, ${format.count(run.changed_records)} changed` : "look at them"}</a>}>{format.count(run.records)}</Stat>
           <Stat label="Workers" note={`${format.count(run.workers.running)} attempts run`}>{format.count(run.workers.live)}</Stat>
@@ -153,19 +153,19 @@ function Charts({ run, base, why }: { run: RunDetail; base: string; why: Why | n
     if (changed > 0) read.reload();
   }, [changed]);
   const data = read.data;
-  const drawn = useMemo(
-    () =>
-      data && {
-        rate: rateColumns(data, Date.parse(run.created_at) / 1000, (run.finished_at ? Date.parse(run.finished_at) : ledgerNow()) / 1000),
-        causes: causeColumns(data),
-        states: stateColumns(data),
-        wait: quantileColumns(data, "wait"),
-        work: quantileColumns(data, "work"),
-        marks: historyMarks(data),
-        step: data.step_seconds,
-      },
-    [data],
-  );
+  const drawn = useMemo(() => {
+    if (!data) return null;
+    const began = Date.parse(run.created_at) / 1000;
+    const until = (run.finished_at ? Date.parse(run.finished_at) : ledgerNow()) / 1000;
+    return {
+      rate: rateColumns(data, began, until),
+      causes: causeColumns(data),
+      states: stateColumns(data),
+      wait: quantileColumns(data, "wait"),
+      work: quantileColumns(data, "work"),
+      shared: { step: data.step_seconds, began, until, marks: historyMarks(data), sync: "run" },
+    };
+  }, [data]);
   return (
     <section class="stack" aria-label="History">
       <div class="row between wrap">
@@ -174,14 +174,14 @@ function Charts({ run, base, why }: { run: RunDetail; base: string; why: Why | n
       </div>
       <Card>
         {drawn
-          ? <LazyTimeSeries title="What is it waiting for?" answer={<Sentence text={waitingText(data, why)} />} {...drawn.causes} step={drawn.step} kind="stacked" format={format.short} steps={COUNT_STEPS} marks={drawn.marks} sync="run" height={220} empty={blocked(why) ? "Counted once a minute: the first count is not there yet." : "Nothing waited in this time."} />
+          ? <LazyTimeSeries title="What is it waiting for?" answer={<Sentence text={waitingText(data, why)} />} {...drawn.causes} {...drawn.shared} kind="stacked" format={format.short} steps={COUNT_STEPS} height={220} empty={blocked(why) ? "Counted once a minute: the first count is not there yet." : "Nothing waited in this time."} />
           : <Placeholder height={296} />}
       </Card>
       <div class="grid-2">
-        <Card>{drawn ? <LazyTimeSeries title="How many items end per minute?" {...drawn.rate} step={drawn.step} format={format.short} marks={drawn.marks} sync="run" height={180} empty={isOver(run) && run.ended > 0 ? "The run was too short for a rate." : "No item ended in this time."} /> : <Placeholder height={236} />}</Card>
-        <Card>{drawn ? <LazyTimeSeries title="In which state were the items?" {...drawn.states} step={drawn.step} kind="stacked" format={format.short} steps={COUNT_STEPS} marks={drawn.marks} sync="run" height={180} empty="There were no items in this time." /> : <Placeholder height={236} />}</Card>
-        <Card>{drawn ? <LazyTimeSeries title="How long do items wait for a worker?" {...drawn.wait} step={drawn.step} format={format.duration} steps={DURATION_STEPS} marks={drawn.marks} sync="run" height={180} empty="No item started in this time." /> : <Placeholder height={236} />}</Card>
-        <Card>{drawn ? <LazyTimeSeries title="How long does an attempt take?" {...drawn.work} step={drawn.step} format={format.duration} steps={DURATION_STEPS} marks={drawn.marks} sync="run" height={180} empty="No attempt ended in this time." /> : <Placeholder height={236} />}</Card>
+        <Card>{drawn ? <LazyTimeSeries title="How many items end per minute?" {...drawn.rate} {...drawn.shared} format={format.short} height={180} empty={isOver(run) && run.ended > 0 ? "The run was too short for a rate." : "No item ended in this time."} /> : <Placeholder height={236} />}</Card>
+        <Card>{drawn ? <LazyTimeSeries title="In which state were the items?" {...drawn.states} {...drawn.shared} kind="stacked" format={format.short} steps={COUNT_STEPS} height={180} empty="There were no items in this time." /> : <Placeholder height={236} />}</Card>
+        <Card>{drawn ? <LazyTimeSeries title="How long do items wait for a worker?" {...drawn.wait} {...drawn.shared} format={format.duration} steps={DURATION_STEPS} height={180} empty="No item started in this time." /> : <Placeholder height={236} />}</Card>
+        <Card>{drawn ? <LazyTimeSeries title="How long does an attempt take?" {...drawn.work} {...drawn.shared} format={format.duration} steps={DURATION_STEPS} height={180} empty="No attempt ended in this time." /> : <Placeholder height={236} />}</Card>
       </div>
     </section>
   );

@@ -39,6 +39,7 @@ function ownSentence({ action, subject }: AuditEvent, detail: AuditEvent["detail
   if (action === "run.created") return typeof detail.scraper === "string" ? `a run of ${detail.scraper}` : "";
   if (action in TEXTS) return `${TEXTS[action]!}${because}`;
   if (action in SUBJECT_TEXTS) return `${action.startsWith("failure.") ? `group ${subject}` : subject}: ${SUBJECT_TEXTS[action]!}`;
+  if (action === "alert" && reason) return `${subject}: ${plain(reason)}`;
   if (action === "lane.slowed") return `${subject}: ${detail.floor ? `at least ${plain(detail.floor)} s between two starts` : "no least delay any more"}${because}`;
   if (action === "lane.blocked") return `${subject}: ${number("seconds") ? `blocked for ${duration(number("seconds"))}` : "block lifted"}${because}`;
   if (action === "token.added") return `${subject}: may log in as ${plain(detail.role ?? "viewer")}`;
