@@ -1,8 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { AuditEvent } from "../src/api/types";
+import type { AuditEvent, RunStatus } from "../src/api/types";
 import { eventCommand, eventSentence, whoAndWhere } from "../src/pages/events";
 import { paceText, parseDelay, policyText } from "../src/pages/pace";
+import { idleText } from "../src/pages/parts/actions";
+import { etaText, rateOf } from "../src/pages/parts/runs";
 import { fieldNames, fieldText } from "../src/pages/values";
 
 test("the pace of a lane is written as people say it", () => {
@@ -41,4 +43,20 @@ test("an event is a sentence, and its command is the one that did it", () => {
   assert.equal(eventCommand(event({})), "shoal runs pause r1");
   assert.equal(eventCommand(event({ action: "lane.changed", detail: { command: "shoal lanes set shop.example --limit 4" } })), "shoal lanes set shop.example --limit 4");
   assert.equal(eventCommand(event({ action: "token.added", run_id: null })), null);
+});
+
+test("the rate and the time left of a run agree", () => {
+  const run = { state: "active", rate_per_minute: 264, ended: 6, created_at: "2026-03-01T06:00:00Z", finished_at: null, eta_seconds: null, growing: false, remaining: 20, critical_lane: null, waiting_for: "a live worker" } as unknown as RunStatus;
+  assert.equal(rateOf(run), 264);
+  assert.deepEqual(etaText(run), { text: "unknown", note: "waiting: a live worker" });
+  assert.equal(etaText({ ...run, growing: true, eta_seconds: [30, 34] }).text, "unknown");
+  const over = { ...run, state: "finished" as const, rate_per_minute: 0, finished_at: "2026-03-01T06:00:03Z" };
+  assert.equal(rateOf(over), 120, "in the whole run, whatever was measured lately");
+  assert.equal(rateOf({ ...over, finished_at: "2026-03-01T06:00:01Z" }), null);
+});
+
+test("a retry says when nobody would work on the items", () => {
+  const workers = (live: number) => ({ workers: { live, draining: 0, lost: 0, running: 0, idle: 0 } });
+  assert.match(idleText(workers(0)) ?? "", /^No live worker/);
+  assert.deepEqual([idleText(workers(1)), idleText(null)], [null, null]);
 });
