@@ -160,7 +160,8 @@ async def check_scale(tab: Tab, shop: Shop) -> None:
     changes = tab.page.get_by_role("table", name="Changes")
     for what in ("run paused", "run active", "pool scaled"):
         row = changes.get_by_role("row").filter(has_text=what).first
-        await expect(row).to_contain_text("local@127.0.0.1", timeout=PATIENCE)
+        await expect(row.get_by_role("cell", name="local", exact=True)).to_be_visible(timeout=PATIENCE)
+        await expect(row.get_by_role("cell", name="127.0.0.1", exact=True)).to_be_visible()
     marks = shop.served.get("/api/v1/runs/latest/history", minutes=15)["marks"]
     assert [mark["actor"] for mark in marks if "3 workers" in mark["text"]] == ["local@127.0.0.1"], marks
 

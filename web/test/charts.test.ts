@@ -5,7 +5,7 @@ import { attemptSegments } from "../src/charts/attempts";
 import { budgetLevel, budgetShare } from "../src/charts/budget";
 import { causeColumns, historyMarks, quantileColumns, rateColumns, stateColumns } from "../src/charts/history";
 import { timeTicks, visibleRows } from "../src/charts/scale";
-import { groupMarks, lastKnown, layers, nextKnown, type Series, tableRows, thickest, withGaps } from "../src/charts/series";
+import { groupMarks, lastKnown, middleOf, layers, nextKnown, type Series, tableRows, thickest, withGaps } from "../src/charts/series";
 import { busyShare, fittedFrom, laneOrder, outcomeTone, placeSpans, rowsOf } from "../src/charts/spans";
 import { areUsStates, neighbour, placeTiles, progressStep, sumTiles, type TileData, usState } from "../src/charts/tiles";
 
@@ -163,6 +163,8 @@ test("a history becomes series: rates per minute, quantiles with gaps, causes wi
   };
   assert.deepEqual(rateColumns(history).series[0]?.values, [5, 0]);
   assert.deepEqual(rateColumns(history, 60, 130).series[0]?.values, [10, null], "only the time that has passed counts");
+  assert.deepEqual(rateColumns(history, 60, 63).series[0]?.values, [200, null], "a run of 3 s has a rate");
+  assert.deepEqual(rateColumns(history, 60, 61).series[0]?.values, [null, null], "one of a second is too short");
   assert.deepEqual(quantileColumns(history, "wait").series.map((one) => one.values), [[null, 1], [null, 2], [null, 3]]);
   assert.deepEqual(stateColumns(history).series.map((one) => one.key), ["done", "waiting"]);
   const stacked = causeColumns(history).series;
@@ -181,6 +183,13 @@ test("a cause keeps its colour and its place, whatever else there is", () => {
   assert.deepEqual(many.map((one) => one.key), ["host delay", "host limit", "retries", "egress isp"]);
   for (const [cause, color] of colors(few)) assert.equal(colors(many).get(cause), color);
   assert.equal(new Set(colors(many).values()).size, 4);
+});
+
+test("a point is in the middle of what the run has of its step", () => {
+  assert.equal(middleOf(60, 60), 90);
+  assert.equal(middleOf(60, 60, 100, 104), 102);
+  assert.equal(middleOf(60, 60, 0, 80), 70);
+  assert.equal(middleOf(0, 60, 100, 104), 30, "the run has nothing of this step");
 });
 
 test("a young run fills its charts", () => {

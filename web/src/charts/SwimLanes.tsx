@@ -89,7 +89,7 @@ export function SwimLanes(props: {
       lane.spans.length,
       lane.spans.filter((span) => span.end !== null && outcomeTone(span.outcome, false) !== "ok").length,
       percent(busyShare(placed[i]!, from, to)),
-      duration(longestEta(lane.eta_seconds)),
+      hasEnded(lane, placed[i]!) ? "ended" : duration(longestEta(lane.eta_seconds)),
       lane.critical ? "finishes last" : "",
     ]),
   });
@@ -161,6 +161,11 @@ export function SwimLanes(props: {
   );
 }
 
+/** Nothing of it waits or runs: what it would take at its pace is no time that is left. */
+function hasEnded(lane: TimelineLane, placed: PlacedSpan[]): boolean {
+  return lane.waiting === 0 && !placed.some((one) => one.open);
+}
+
 function kindText(lane: TimelineLane): string {
   return lane.ordered ? "in order" : lane.limit === 1 ? "one at a time" : `${lane.limit} at once`;
 }
@@ -211,7 +216,7 @@ function LaneRow(props: {
         <span class="swim-name clip">{lane.lane}</span>
         <span class="swim-kind">
           {lane.critical ? <span class="swim-last">⚑ finishes last</span> : <span>{kindText(lane)}</span>}
-          {longestEta(lane.eta_seconds) ? <span class="num"> · {duration(longestEta(lane.eta_seconds))} left</span> : lane.waiting === 0 && !placed.some((one) => one.open) ? " · ended" : null}
+          {hasEnded(lane, placed) ? " · ended" : longestEta(lane.eta_seconds) ? <span class="num"> · {duration(longestEta(lane.eta_seconds))} left</span> : null}
         </span>
       </button>
       <div class="swim-track">

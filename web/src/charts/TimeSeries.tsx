@@ -1,3 +1,4 @@
+import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
@@ -8,6 +9,7 @@ import {
   groupMarks,
   lastKnown,
   layers,
+  middleOf,
   type Mark,
   nextKnown,
   type Series,
@@ -30,12 +32,15 @@ const TIME_STEPS = [60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 4320
 export interface TimeSeriesProps {
   /** A question or its answer: "How long do items wait?" */
   title: string;
-  answer?: string;
-  /** Seconds since 1970, ascending; all series have a value for each. */
+  answer?: ComponentChildren;
+  /** When steps begin, in seconds since 1970, ascending; all series have a value for each. */
   at: number[];
   series: Series[];
   /** Seconds between two points; a longer distance is a gap. */
   step: number;
+  /** The time of the run, in seconds since 1970: of the first and the last step only a part is in it. */
+  began?: number;
+  until?: number;
   kind?: "lines" | "stacked";
   format: (value: number) => string;
   /** Steps of the vertical axis; for durations and whole numbers. */
@@ -67,14 +72,20 @@ export function TimeSeries(props: TimeSeriesProps) {
   );
   // Of a young run there is no area to draw yet: its few points are bars.
   const few = kind === "stacked" && data.at.filter((_, i) => data.series.some((one) => one.values[i] != null)).length < LEAST_AREA;
-  const pad = few ? props.step / 2 : 0;
-  const from = (data.at[0] ?? 0) - pad;
-  const to = (data.at[data.at.length - 1] ?? 0) + pad;
+  // A point stands for all of its step: it is in the middle of what the run has of it, and a bar covers the step. So
+  // marks are where they are in the step.
+  const step = Math.max(1, props.step);
+  const from = data.at[0] ?? 0;
+  const to = (data.at[data.at.length - 1] ?? 0) + step;
+  const places = useMemo(
+    () => data.at.map((at) => middleOf(at, step, few ? undefined : props.began, few ? undefined : props.until)),
+    [data, step, few, props.began, props.until],
+  );
   const last = lastKnown(data.series);
   const empty = last < 0;
   // What the drawing hooks read: they outlive a render.
-  const latest = useRef({ data, shown, heights, format, kind });
-  latest.current = { data, shown, heights, format, kind };
+  const latest = useRef({ places, shown, heights, format, from, to });
+  latest.current = { places, shown, heights, format, from, to };
 
   const shape = `${kind}|${few}|${shown.map((one) => `${one.key}:${one.color}:${one.dash?.join() ?? ""}`).join("|")}`;
   useEffect(() => {
@@ -82,8 +93,8 @@ export function TimeSeries(props: TimeSeriesProps) {
     if (!element || width === 0 || empty) return;
     const colors = resolveColors(element, ["text", "muted", "grid", "surface", ...shown.map((s) => s.color)]);
     const drawn = new uPlot(
-      plotOptions({ width, height, colors, shown, kind, sync: props.sync, steps: props.steps, pad, latest, setCursor }),
-      plotData(data.at, heights, kind),
+      plotOptions({ width, height, colors, shown, kind, sync: props.sync, steps: props.steps, few, latest, setCursor }),
+      plotData(places, heights, kind),
       element,
     );
     plot.current = drawn;
@@ -95,8 +106,8 @@ export function TimeSeries(props: TimeSeriesProps) {
   }, [shape, theme, width === 0, empty, props.sync, height]);
 
   useEffect(() => {
-    plot.current?.setData(plotData(data.at, heights, kind));
-  }, [data, heights]);
+    plot.current?.setData(plotData(places, heights, kind));
+  }, [places, heights]);
   useEffect(() => {
     if (width > 0) plot.current?.setSize({ width, height });
   }, [width, height]);
@@ -113,7 +124,7 @@ export function TimeSeries(props: TimeSeriesProps) {
   };
   const moveTo = (i: number) => {
     const drawn = plot.current;
-    const at = data.at[i];
+    const at = places[i];
     if (!drawn || at === undefined) return;
     const left = drawn.valToPos(at, "x");
     drawn.setCursor({ left, top: 10 });
@@ -248,15 +259,15 @@ interface PlotContext {
   kind: "lines" | "stacked";
   sync: string | undefined;
   steps: number[] | undefined;
-  /** Seconds before the first and after the last point, where points are bars; else 0. */
-  pad: number;
-  latest: { current: { data: { at: number[] }; heights: Value[][]; shown: Series[]; format: (value: number) => string } };
+  /** Points are bars. */
+  few: boolean;
+  latest: { current: { places: number[]; heights: Value[][]; shown: Series[]; format: (value: number) => string; from: number; to: number } };
   setCursor: (index: number | null) => void;
 }
 
 /** uPlot draws series in order: the highest layer of a stack first, so that each lower one covers its foot. */
-function plotData(at: number[], heights: Value[][], kind: "lines" | "stacked"): uPlot.AlignedData {
-  return [at, ...(kind === "stacked" ? [...heights].reverse() : heights)];
+function plotData(places: number[], heights: Value[][], kind: "lines" | "stacked"): uPlot.AlignedData {
+  return [places, ...(kind === "stacked" ? [...heights].reverse() : heights)];
 }
 
 function plotOptions(context: PlotContext): uPlot.Options {
@@ -276,7 +287,7 @@ function plotOptions(context: PlotContext): uPlot.Options {
       ...(context.sync ? { sync: { key: context.sync, setSeries: false } } : {}),
     },
     scales: {
-      x: { time: true, range: (_, min, max) => (context.pad > 0 ? [min - context.pad, max + context.pad] : [min, max > min ? max : min + 60]) },
+      x: { time: true, range: () => [latest.current.from, latest.current.to] },
       y: { range: () => [0, greatest(latest.current.heights) * 1.06 || 1] },
     },
     axes: [
@@ -309,7 +320,7 @@ function plotOptions(context: PlotContext): uPlot.Options {
       ...ordered.map((one): uPlot.Series => {
         const color = colors[one.color]!;
         return kind === "stacked"
-          ? { label: one.label, stroke: colors["surface"]!, width: 1, fill: color, points: { show: false }, ...(context.pad > 0 ? { paths: uPlot.paths.bars!({ size: [0.7, 72] }) } : {}) }
+          ? { label: one.label, stroke: colors["surface"]!, width: 1, fill: color, points: { show: false }, ...(context.few ? { paths: uPlot.paths.bars!({ size: [0.96] }) } : {}) }
           : {
               label: one.label,
               stroke: color,
@@ -337,12 +348,12 @@ function lonely(values: Value[]): number[] {
 
 /** Writes the names of layers into them where they are thick enough: no need to match colours with the legend. */
 function writeNames(u: uPlot, colors: Record<string, string>, latest: PlotContext["latest"]["current"]): void {
-  const { heights, shown, data } = latest;
+  const { heights, shown, places } = latest;
   const ratio = uPlot.pxRatio;
   const top = u.scales["y"]?.max ?? 0;
-  if (top <= 0 || data.at.length < 8) return;
+  if (top <= 0 || places.length < 8) return;
   const room = (18 / (u.bbox.height / ratio)) * top;
-  const perPoint = u.bbox.width / ratio / data.at.length;
+  const perPoint = u.bbox.width / ratio / places.length;
   u.ctx.save();
   u.ctx.font = `600 ${11 * ratio}px system-ui, sans-serif`;
   // A rim of the surface's colour keeps the text readable on every fill.
@@ -359,7 +370,7 @@ function writeNames(u: uPlot, colors: Record<string, string>, latest: PlotContex
     const point = thickest(lower, upper, room, Math.max(2, Math.ceil(wide / perPoint / 2)));
     if (point === null) return;
     const middle = ((lower?.[point] ?? 0) + upper[point]!) / 2;
-    const place: [number, number] = [u.valToPos(data.at[point]!, "x", true), u.valToPos(middle, "y", true)];
+    const place: [number, number] = [u.valToPos(places[point]!, "x", true), u.valToPos(middle, "y", true)];
     u.ctx.strokeText(one.label, ...place);
     u.ctx.fillText(one.label, ...place);
   });

@@ -1,6 +1,7 @@
 // Series of a run's history, as GET runs/RUN/history answers it.
 import { type History, ITEM_STATES } from "../api/types";
 import { type Mark, seconds, type Series, type Value } from "./series";
+import { LEAST_SECONDS } from "./times";
 
 export interface Columns {
   at: number[];
@@ -34,10 +35,13 @@ const LEAST_SHARE = 0.25;
 export function rateColumns(history: History, began = 0, until = Infinity): Columns {
   const points = knownPoints(history);
   const step = Math.max(1, history.step_seconds);
+  const whole = until - began;
+  // A run that is shorter than a step has a rate too: at least half of it is in one step.
+  const least = whole < LEAST_SECONDS ? Infinity : Math.min(step * LEAST_SHARE, whole / 2);
   const perMinute = points.map((point) => {
     const at = seconds(point.at) ?? 0;
     const covered = Math.min(at + step, until) - Math.max(at, began);
-    return isKnown(point) && covered >= step * LEAST_SHARE ? 60 / covered : null;
+    return isKnown(point) && covered >= least ? 60 / covered : null;
   });
   const of = (name: "done" | "dead" | "retried" | "throttled"): Value[] =>
     points.map((point, i) => (perMinute[i] == null ? null : point.ended[name] * perMinute[i]));

@@ -25,6 +25,13 @@ export function seconds(at: string | null | undefined): number | null {
   return Number.isNaN(ms) ? null : ms / 1000;
 }
 
+/** The middle of the part of a step that is between `began` and `until`; of the whole step when no part is. */
+export function middleOf(at: number, step: number, began = -Infinity, until = Infinity): number {
+  const from = Math.max(at, began);
+  const to = Math.min(at + step, until);
+  return from <= to ? (from + to) / 2 : at + step / 2;
+}
+
 /**
  * Inserts an empty point wherever two points are further apart than one and a half steps, so that a gap is drawn as
  * a gap and never as a line across it.

@@ -10,7 +10,7 @@ import {
   ask, Badge, Button, Card, type Column, CopyCommand, Empty, ErrorNote, format, type IconName, PageHead, Pager, Placeholder,
   SearchField, Table, Tabs, Time, type Tone,
 } from "../ui";
-import { eventCommand, eventSentence } from "./events";
+import { eventCommand, eventSentence, whoAndWhere } from "./events";
 import "./operations.css";
 
 /** Who changed what, and which alerts were raised. */
@@ -58,7 +58,8 @@ function Events() {
   }, [newest]);
   const columns: Column<AuditEvent>[] = [
     { key: "at", head: "When", width: "132px", cell: (event) => <Time at={event.at} /> },
-    { key: "actor", head: "Who", width: "16%", cell: (event) => (event.actor ? <button type="button" class="link-button clip" title={`Only ${event.actor}`} onClick={() => setQuery({ actor: event.actor, cursor: null })}>{event.actor}</button> : <span class="muted">–</span>) },
+    { key: "actor", head: "Who", width: "14%", cell: (event) => (event.actor ? <button type="button" class="link-button clip" title={`Only ${event.actor}`} onClick={() => setQuery({ actor: event.actor, cursor: null })}>{whoAndWhere(event.actor)[0]}</button> : <span class="muted">–</span>) },
+    { key: "where", head: "From", width: "124px", cell: (event) => <span class="num clip block" title={whoAndWhere(event.actor)[1]}>{whoAndWhere(event.actor)[1] || <span class="muted">–</span>}</span> },
     { key: "action", head: "What", width: "168px", cell: (event) => <EventBadge action={event.action} /> },
     { key: "text", head: "Change", cell: (event) => <span class="wrap-anywhere">{eventSentence(event)}</span> },
     { key: "run", head: "Run", width: "176px", from: 1100, cell: (event) => (event.run_id ? <a class="mono clip block" href={href("runs", event.run_id)}>{event.run_id}</a> : <span class="muted">–</span>) },

@@ -2,7 +2,7 @@ import { useMemo, useState } from "preact/hooks";
 import { apiPath } from "../api/client";
 import { useApi } from "../api/query";
 import type { Collection, CollectionDetail, CollectionMember } from "../api/types";
-import { StackedBar } from "../charts";
+import { StackedBar } from "../charts/StackedBar";
 import { href, setQuery, useLocation } from "../router/router";
 import type { Params } from "../routes";
 import {

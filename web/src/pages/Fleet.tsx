@@ -217,6 +217,7 @@ function Pools({ pools, error, reload }: { pools: PoolList | null; error: Return
   const refused = mayAct(who) ? null : VIEWER;
   if (error && pools === null) return <ErrorNote error={error} onRetry={reload} />;
   const scrapers = pools?.scrapers ?? [];
+  const none = pools !== null && scrapers.length === 0 ? "None can be started here: the server's project has no scraper." : null;
   const start = (): void =>
     ask({
       title: "Start a pool on the server's machine",
@@ -271,8 +272,8 @@ function Pools({ pools, error, reload }: { pools: PoolList | null; error: Return
     <Card
       flush
       title="Which pools run?"
-      note="A pool keeps a number of workers running on its machine."
-      actions={<Button small kind="primary" icon="run" disabledBecause={refused ?? (scrapers.length === 0 ? "The server's project has no scraper." : null)} onClick={start}>Start a pool</Button>}
+      note={`A pool keeps a number of workers running on its machine.${none ? ` ${none}` : ""}`}
+      actions={<Button small kind="primary" icon="run" disabledBecause={refused ?? none} onClick={start}>Start a pool</Button>}
     >
       {pools === null ? (
         <Placeholder height={96} label="Loading pools" />

@@ -2,7 +2,7 @@ import { useEffect } from "preact/hooks";
 import { apiPath } from "../api/client";
 import { useApi } from "../api/query";
 import type { Attempt, ItemDetail, PoolView } from "../api/types";
-import { Waterfall } from "../charts";
+import { Waterfall } from "../charts/Waterfall";
 import { href, hrefWith } from "../router/router";
 import { useStore } from "../store";
 import { Badge, Button, Card, changes, CopyCommand, Empty, ErrorNote, ExternalUrl, Facts, format, Icon, ItemStateBadge, JsonText, ledgerNow, PageHead, Placeholder, Sentence, Since, Table, Time } from "../ui";

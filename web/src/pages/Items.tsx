@@ -1,11 +1,11 @@
 import { useEffect } from "preact/hooks";
 import { apiPath, withQuery } from "../api/client";
 import { useApi } from "../api/query";
-import { ITEM_STATES, type Item, type ItemPage, type ItemState, type RunStatus } from "../api/types";
+import { ITEM_STATES, type Item, type ItemPage, type ItemState, type RunDetail } from "../api/types";
 import { href, setQuery, useLocation } from "../router/router";
 import { useStore } from "../store";
 import { Button, Card, changes, Choice, CopyCommand, Empty, ErrorNote, Field, format, Icon, ItemStateBadge, PageHead, Pager, Placeholder, SearchField, Table, Time, type Column } from "../ui";
-import { askItems, OPEN_STATES, useRefusal } from "./parts/actions";
+import { askItems, idleText, OPEN_STATES, useRefusal } from "./parts/actions";
 import { filterFrom, filterText, FILTERS } from "./parts/filters";
 import "./pages.css";
 
@@ -15,7 +15,7 @@ export default function ItemsPage({ params }: { params: Record<string, string> }
   const filter = filterFrom(query);
   const refusal = useRefusal();
   const changed = useStore(changes);
-  const run = useApi<RunStatus & { stages?: string[] }>(`runs/${apiPath(id)}`, { every: 15 });
+  const run = useApi<RunDetail>(`runs/${apiPath(id)}`, { every: 15 });
   const path = withQuery(`runs/${apiPath(id)}/items`, { ...Object.fromEntries(FILTERS.map((name) => [name, query.get(name)])), cursor: query.get("cursor") });
   const read = useApi<ItemPage>(path, { every: 10, keep: true });
   useEffect(() => {
@@ -66,10 +66,10 @@ export default function ItemsPage({ params }: { params: Record<string, string> }
         badge={<span class="count-badge num" role="status" aria-label="Items that match">{matching === null ? "–" : format.bounded(matching, data?.count_is_at_least)}</span>}
         actions={
           <>
-            <Button icon="retry" disabledBecause={refusal ?? (retryable ? null : "Only dead, skipped and cancelled items can be retried.")} onClick={() => askItems(runId, "retry", filter.states ? filter : { ...filter, states: ["dead"] }, filter.states ? what : filterText({ ...filter, states: ["dead"] }))}>
+            <Button icon="retry" disabledBecause={refusal ?? (retryable ? null : "Only dead, skipped and cancelled items can be retried.")} onClick={() => askItems(runId, "retry", filter.states ? filter : { ...filter, states: ["dead"] }, filter.states ? what : filterText({ ...filter, states: ["dead"] }), idleText(run.data))}>
               Retry
             </Button>
-            <Button icon="cancelled" disabledBecause={refusal ?? (cancellable ? null : "Only open items can be cancelled.")} onClick={() => askItems(runId, "cancel", filter, what)}>Cancel</Button>
+            <Button icon="cancelled" disabledBecause={refusal ?? (cancellable ? null : "Only open items can be cancelled.")} onClick={() => askItems(runId, "cancel", filter, what, null)}>Cancel</Button>
             <CopyCommand command={data?.command ?? format.command("items", "ls", runId, ["--state", state])} inline />
           </>
         }

@@ -2,9 +2,12 @@ import { useMemo } from "preact/hooks";
 import { apiPath, mayAct, me, withQuery } from "../api/client";
 import { useApi } from "../api/query";
 import type { Eta, History, ItemPage, Lane, LaneTimeline, Page, RunStatus } from "../api/types";
-import { COUNT_STEPS, LazyTimeSeries, seconds, SwimLanes } from "../charts";
 import { historyMarks, rateColumns } from "../charts/history";
+import { LazyTimeSeries } from "../charts/LazyTimeSeries";
+import { COUNT_STEPS } from "../charts/scale";
+import { seconds } from "../charts/series";
 import { longestEta } from "../charts/spans";
+import { SwimLanes } from "../charts/SwimLanes";
 import { go, href, hrefWith, setQuery, useLocation, useQueryValue } from "../router/router";
 import type { Params } from "../routes";
 import { useStore } from "../store";
@@ -13,7 +16,7 @@ import {
   Pager, Placeholder, SearchField, Table, type Column,
 } from "../ui";
 import { isOver } from "./parts/runs";
-import { parseDelay, paceText, policyText } from "./pace";
+import { etaText, parseDelay, paceText, policyText } from "./pace";
 import "./operations.css";
 
 const PERIODS = [["15", "15 min"], ["60", "1 h"], ["240", "4 h"], ["1440", "24 h"]] as const;
@@ -27,7 +30,8 @@ export default function Lanes({ params }: { params: Params }) {
   const [order, setOrder] = useQueryValue("order", "slowest");
   const [text, setText] = useQueryValue("text");
   const chosen = query.get("lane");
-  const status = useApi<RunStatus>(apiPath("runs", run), { every: 30 });
+  const status = useApi<RunStatus>(apiPath("runs", run), { every: 10 });
+  const growing = status.data?.growing === true;
   const over = status.data !== null && isOver(status.data);
   const timeline = useApi<LaneTimeline>(withQuery(apiPath("runs", run, "lanes", "timeline"), { minutes, lanes: 30 }), { every: 5, keep: true });
   const history = useApi<History>(withQuery(apiPath("runs", run, "history"), { minutes: Math.max(15, Number(minutes) || 60) }), { every: 10, keep: true });
@@ -44,7 +48,7 @@ export default function Lanes({ params }: { params: Params }) {
   );
   const select = (lane: string | null): void => setQuery({ lane });
   // All parts appear at once, so that none moves another.
-  const loading = [timeline, history, lanes].some((each) => each.data === null && !each.error);
+  const loading = [status, timeline, history, lanes].some((each) => each.data === null && !each.error);
 
   return (
     <div class="stack">
@@ -61,10 +65,10 @@ export default function Lanes({ params }: { params: Params }) {
             <p>Choose a longer period, or look at the lanes below.</p>
           </Empty>
         ) : (
-          <Timeline timeline={shown} run={run} chosen={chosen} select={select} />
+          <Timeline timeline={shown} run={run} growing={growing} chosen={chosen} select={select} />
         )}
       </Card>
-      {chosen !== null && <LanePanel key={chosen} run={run} name={chosen} onClose={() => select(null)} />}
+      {chosen !== null && <LanePanel key={chosen} run={run} name={chosen} growing={growing} onClose={() => select(null)} />}
       {history.data && history.data.points.length > 0 && <RateCard history={history.data} run={status.data} />}
       <Card
         flush
@@ -86,7 +90,7 @@ export default function Lanes({ params }: { params: Params }) {
         ) : (
           <>
             <Table
-              label="Lanes" columns={columns(run, select)} rows={lanes.data.rows} rowKey={(lane) => `${lane.run_id ?? ""} ${lane.lane}`} stale={lanes.stale}
+              label="Lanes" columns={columns(run, select)} rows={withEnds(lanes.data.rows, growing)} rowKey={(lane) => `${lane.run_id ?? ""} ${lane.lane}`} stale={lanes.stale}
               rowClass={(lane) => (lane.lane === chosen ? "selected" : "")}
               empty={
                 <Empty title={text ? `No lane's name begins with “${text}”.` : over ? "Every lane has ended." : "No lane has open items."} icon="lanes">
@@ -103,7 +107,12 @@ export default function Lanes({ params }: { params: Params }) {
   );
 }
 
-function Timeline({ timeline, run, chosen, select }: { timeline: LaneTimeline; run: string; chosen: string | null; select: (lane: string | null) => void }) {
+/** While new items are found as fast as others end, no end of a lane can be told. */
+const withEnds = <Row extends { eta_seconds: Eta; critical: boolean }>(lanes: Row[], growing: boolean): Row[] =>
+  growing ? lanes.map((lane) => ({ ...lane, eta_seconds: null, critical: false })) : lanes;
+
+function Timeline({ timeline, run, growing, chosen, select }: { timeline: LaneTimeline; run: string; growing: boolean; chosen: string | null; select: (lane: string | null) => void }) {
+  const lanes = useMemo(() => withEnds(timeline.lanes, growing), [timeline, growing]);
   const ordered = timeline.lanes.filter((lane) => lane.ordered).length;
   const parallel = timeline.lanes.length - ordered;
   const last = timeline.lanes.find((lane) => lane.critical);
@@ -111,7 +120,9 @@ function Timeline({ timeline, run, chosen, select }: { timeline: LaneTimeline; r
     ordered > 0 ? `${ordered} in order` : "",
     parallel > 0 ? `${parallel} in parallel` : "",
   ].filter(Boolean);
-  const answer = last
+  const answer = last && growing
+    ? `${last.lane} is the slowest. New items are found as fast as others end, so no end can be told. Shown: ${parts.join(", ")}.`
+    : last
     ? `${last.lane} finishes last${etaText(last.eta_seconds) ? `, in about ${etaText(last.eta_seconds)}` : ""}. Shown: ${parts.join(", ")}.`
     : `${timeline.lanes.every((lane) => lane.waiting === 0) ? "Every lane has ended. " : ""}Shown: ${parts.join(", ")}.`;
   return (
@@ -120,7 +131,7 @@ function Timeline({ timeline, run, chosen, select }: { timeline: LaneTimeline; r
       answer={answer}
       from={seconds(timeline.from) ?? 0}
       to={seconds(timeline.to) ?? 0}
-      lanes={timeline.lanes}
+      lanes={lanes}
       selected={chosen ?? undefined}
       onOpen={(item) => go(href("runs", run, "items", item))}
       onLane={(lane) => select(lane === chosen ? null : lane)}
@@ -128,26 +139,23 @@ function Timeline({ timeline, run, chosen, select }: { timeline: LaneTimeline; r
   );
 }
 
+/** Events of a run that change no pace. */
+const NO_PACE = /^(run\.(created|sealed|finished|cancelled)|items\.)/;
+
 function RateCard({ history, run }: { history: History; run: RunStatus | null }) {
-  const columns = useMemo(
-    () => rateColumns(history, run ? Date.parse(run.created_at) / 1000 : 0, (run?.finished_at ? Date.parse(run.finished_at) : ledgerNow()) / 1000),
-    [history, run?.run_id, run?.finished_at],
-  );
-  const marks = useMemo(() => historyMarks(history), [history]);
+  const began = run ? Date.parse(run.created_at) / 1000 : 0;
+  const until = useMemo(() => (run?.finished_at ? Date.parse(run.finished_at) : ledgerNow()) / 1000, [history, run?.finished_at]);
+  const columns = useMemo(() => rateColumns(history, began, until), [history, began, until]);
+  const marks = useMemo(() => historyMarks({ ...history, marks: history.marks.filter((mark) => !NO_PACE.test(mark.action)) }), [history]);
   return (
     <Card>
       <LazyTimeSeries
         title="Did a change of pace help?"
-        answer="Items that ended per minute. Changes of lanes and workers are marked."
-        at={columns.at} series={columns.series} step={history.step_seconds} format={format.short} steps={COUNT_STEPS} marks={marks} height={180}
+        answer="Items that ended per minute. Changes of lanes and workers, and pauses, are marked."
+        at={columns.at} series={columns.series} step={history.step_seconds} began={began} until={until} format={format.short} steps={COUNT_STEPS} marks={marks} height={180}
       />
     </Card>
   );
-}
-
-export function etaText(eta: Eta): string {
-  if (eta === null) return "";
-  return format.range(eta);
 }
 
 function LaneState({ lane }: { lane: Lane }) {
@@ -203,10 +211,10 @@ function columns(run: string, select: (lane: string) => void): Column<Lane>[] {
 }
 
 /** One lane: what holds it, its head, and what can be changed. */
-function LanePanel({ run, name, onClose }: { run: string; name: string; onClose: () => void }) {
+function LanePanel({ run, name, growing, onClose }: { run: string; name: string; growing: boolean; onClose: () => void }) {
   const who = useStore(me);
   const found = useApi<Page<Lane>>(withQuery(apiPath("runs", run, "lanes"), { text: name, order: "name", limit: 50 }), { every: 3 });
-  const lane = found.data?.rows.find((each) => each.lane === name);
+  const lane = withEnds(found.data?.rows ?? [], growing).find((each) => each.lane === name);
   const refused = mayAct(who) ? null : VIEWER;
   const path = (rest = ""): string => withQuery(`${apiPath("lanes", name)}${rest}`, { run: lane?.run_id ?? undefined });
   if (found.data === null) return <Card title={name}><Placeholder height={160} label="Loading the lane" /></Card>;

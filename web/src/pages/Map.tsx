@@ -1,14 +1,15 @@
 import { useMemo } from "preact/hooks";
 import { apiPath } from "../api/client";
-import type { Partition } from "../api/types";
-import { TileMap } from "../charts";
+import { useApi } from "../api/query";
+import type { Partition, RunStatus } from "../api/types";
+import { TileMap } from "../charts/TileMap";
 import { longestEta } from "../charts/spans";
 import { hasTrouble, sumTiles, type TileData } from "../charts/tiles";
 import { go, href, hrefWith, useQueryValue } from "../router/router";
 import type { Params } from "../routes";
 import { Card, Choice, CopyCommand, Empty, ErrorNote, format, Note, PageHead, Placeholder, Table, type Column } from "../ui";
-import { etaText } from "./Lanes";
 import { usePages } from "./lists";
+import { etaText } from "./pace";
 import "./operations.css";
 
 const MOST_TILES = 1000;
@@ -20,7 +21,9 @@ export default function PartitionMap({ params }: { params: Params }) {
   const listed = usePages<Partition>(apiPath("runs", run, "partitions"), MOST_TILES, 10);
   const stages = useMemo(() => [...new Set((listed.rows ?? []).map((row) => row.stage))], [listed.rows]);
   const rows = useMemo(() => (listed.rows ?? []).filter((row) => stage === "" || row.stage === stage), [listed.rows, stage]);
-  const tiles = useMemo(() => sumTiles(rows.map(asTile)), [rows]);
+  const growing = useApi<RunStatus>(apiPath("runs", run), { every: 10 }).data?.growing === true;
+  // While new items are found as fast as others end, no end can be told.
+  const tiles = useMemo(() => sumTiles(rows.map(asTile)).map((tile) => (growing ? { ...tile, eta_seconds: null } : tile)), [rows, growing]);
   const items = (partition: string, state?: string): string =>
     hrefWith(href("runs", run, "items"), { partition, stage: stage || undefined, state });
 

@@ -133,7 +133,7 @@ function RunCard({ run, present }: { run: RunStatus; present: number }) {
           <div><dt>Left</dt><dd class="num">{format.short(run.remaining)}</dd></div>
           <div><dt>Dead</dt><dd class="num">{run.dead > 0 ? <a class="bad-text" href={href("runs", run.run_id, "failures")}><Icon name="dead" size={12} /> {format.short(run.dead)}</a> : "0"}</dd></div>
           <div><dt>Per minute</dt><dd class="num">{format.short(run.rate_per_minute)}</dd></div>
-          <div><dt>Time left</dt><dd class="num nowrap" data-tip={eta.note}>{eta.text === "unknown" || eta.text === "–" ? <span class="muted small">{eta.note}</span> : eta.text}</dd></div>
+          <div><dt>Time left</dt><dd class="num nowrap" data-tip={eta.tip ?? eta.note}>{eta.text === "unknown" || eta.text === "–" ? <span class="muted small">{eta.note}</span> : eta.text}</dd></div>
         </dl>
         <dl class="trends">
           <dt>States</dt>

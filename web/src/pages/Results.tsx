@@ -85,6 +85,7 @@ function Export({ run }: { run: string }) {
 }
 
 const MOST_COLUMNS = 6;
+const MOST_LABEL = 24;
 
 function Records({ rows, run, stale, filtered, more }: { rows: Result[]; run: string; stale: boolean; filtered: boolean; more: boolean }) {
   const [open, setOpen] = useState<Result | null>(null);
@@ -94,6 +95,7 @@ function Records({ rows, run, stale, filtered, more }: { rows: Result[]; run: st
     ...names.map((name, index): Column<Result> => ({
       key: `field ${name}`,
       head: <span title={name}>{name}</span>,
+      label: name.length > MOST_LABEL ? `${name.slice(0, MOST_LABEL)}…` : name,
       ...(isShort(rows, name) ? { width: "104px" } : {}),
       ...(index > 2 ? { from: 1100 as const } : index > 1 ? { from: 720 as const } : {}),
       cell: (row) => <Cell value={fieldOf(row.record, name)} />,

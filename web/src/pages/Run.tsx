@@ -3,15 +3,17 @@ import { apiPath, withQuery } from "../api/client";
 import { useLive } from "../api/live";
 import { useApi } from "../api/query";
 import type { AuditEvent, Counts, Failure, History, Lane, Page, Partition, RunDetail, Why, WorkerProgress } from "../api/types";
-import { COUNT_STEPS, DURATION_STEPS, LazyTimeSeries, Sparkline } from "../charts";
 import { causeColumns, historyMarks, quantileColumns, rateColumns, stateColumns } from "../charts/history";
+import { LazyTimeSeries } from "../charts/LazyTimeSeries";
+import { COUNT_STEPS, DURATION_STEPS } from "../charts/scale";
+import { Sparkline } from "../charts/Sparkline";
 import { href, hrefWith, useQueryValue } from "../router/router";
 import { useStore } from "../store";
 import { Badge, Button, Card, changes, Choice, CopyCommand, Empty, ErrorNote, Facts, format, Icon, JsonText, ledgerNow, LinkButton, Menu, Note, Num, PageHead, Placeholder, RunStateBadge, Sentence, Since, Stat, Stats, Table, Time, type Column } from "../ui";
 import { eventSentence } from "./events";
 import { usePages } from "./lists";
 import { askPace, askRun, askScale, useRefusal } from "./parts/actions";
-import { etaText, isOver, runEntries, StateBar } from "./parts/runs";
+import { etaText, isOver, rateOf, runEntries, StateBar } from "./parts/runs";
 import "./pages.css";
 
 const PERIODS = [["15", "15 min"], ["60", "1 hour"], ["360", "6 hours"], ["1440", "1 day"], ["10080", "7 days"]] as const;
@@ -62,7 +64,7 @@ export default function RunPage({ params }: { params: Record<string, string> }) 
         }
       >
         <span class="mono">{run.run_id}</span> · began <Time at={run.created_at} />
-        {run.finished_at ? <> · ended <Time at={run.finished_at} /> after {format.duration((Date.parse(run.finished_at) - Date.parse(run.created_at)) / 1000)}</> : <> · goes on for <Since at={run.created_at} /></>}
+        {run.finished_at ? <> · ended <Time at={run.finished_at} /> after {format.duration((Date.parse(run.finished_at) - Date.parse(run.created_at)) / 1000)}</> : <>, <Since at={run.created_at} /> ago</>}
       </PageHead>
       <div class="stack">
         {read.error && <ErrorNote error={read.error} stale />}
@@ -100,17 +102,19 @@ function Summary({ run, why }: { run: RunDetail; why: Why | null }) {
   const since = why?.since ?? reason?.since ?? null;
   const critical = why?.critical_lane ?? run.critical_lane;
   const idle = run.workers.idle;
+  const stuck = run.state === "active" && run.remaining > 0 && run.workers.live === 0;
+  const rate = rateOf(run);
   return (
     <Card>
       <div class="stack">
-        <div class="why">
-          <Icon name={run.state === "finished" ? "done" : run.state === "active" ? "info" : "paused"} size={18} />
+        <div class={stuck ? "why stuck" : "why"}>
+          <Icon name={stuck ? "warn" : run.state === "finished" ? "done" : run.state === "active" ? "info" : "paused"} size={18} />
           <div class="grow">
             <p class="why-text wrap-anywhere"><Sentence text={text || (run.state === "finished" ? "The run is finished." : "Nothing holds it back.")} /></p>
             <p class="small muted why-more">
               {since && <>{isOver(run) ? "Since" : "So for"} {isOver(run) ? <Time at={since} /> : <Since at={since} />}. </>}
-              {!isOver(run) && critical && <>The lane <a href={hrefWith(href("runs", run.run_id, "lanes"), { lane: critical })}>{critical}</a> will end last{why?.critical_seconds ? `, in ${format.range(why.critical_seconds)}` : ""}. </>}
-              {run.growing && "New items are found as fast as others end: the frontier is still growing, so no end can be told. "}
+              {!isOver(run) && critical && <>The lane <a href={hrefWith(href("runs", run.run_id, "lanes"), { lane: critical })}>{critical}</a> {run.growing ? "is the slowest" : "will end last"}{why?.critical_seconds && run.eta_seconds ? `, in ${format.range(why.critical_seconds)}` : ""}. </>}
+              {run.growing && "New items are found as fast as others end, so no end can be told. "}
               {!isOver(run) && idle > 0 && `${format.count(idle)} of ${format.count(run.workers.live)} workers ${idle === 1 ? "is" : "are"} idle. `}
             </p>
           </div>
@@ -120,8 +124,8 @@ function Summary({ run, why }: { run: RunDetail; why: Why | null }) {
           <Stat label="Done" note={`${format.count(run.done)} of ${format.count(run.total)}${run.total_grows ? ", more may come" : ""}`}>{format.percent(run.done_share)}</Stat>
           <Stat label="Left" note={`${format.count(run.leased)} with workers`}>{format.count(run.remaining)}</Stat>
           <Stat label="Dead" note={<a href={href("runs", run.run_id, "failures")}>{run.ok === null ? "no attempt yet" : `${format.percent(run.ok)} succeed`}</a>}>{run.dead > 0 ? <span class="bad-text">{format.count(run.dead)}</span> : "0"}</Stat>
-          <Stat label="Per minute" note="items ended">{format.short(run.rate_per_minute)}</Stat>
-          <Stat label="Time left" note={eta.note}>{eta.text}</Stat>
+          <Stat label="Per minute" note={rate === null ? "too short to tell" : isOver(run) ? "in the whole run" : "in the last minutes"}>{format.short(rate)}</Stat>
+          <Stat label="Time left" note={eta.note} tip={eta.tip}>{eta.text}</Stat>
           <Stat label="Records" note={<a href={href("runs", run.run_id, "results")}>{run.changed_records > 0 ? `${format.count(run.new_records)} new, ${format.count(run.changed_records)} changed` : "look at them"}</a>}>{format.count(run.records)}</Stat>
           <Stat label="Workers" note={`${format.count(run.workers.running)} attempts run`}>{format.count(run.workers.live)}</Stat>
         </Stats>
@@ -149,19 +153,19 @@ function Charts({ run, base, why }: { run: RunDetail; base: string; why: Why | n
     if (changed > 0) read.reload();
   }, [changed]);
   const data = read.data;
-  const drawn = useMemo(
-    () =>
-      data && {
-        rate: rateColumns(data, Date.parse(run.created_at) / 1000, (run.finished_at ? Date.parse(run.finished_at) : ledgerNow()) / 1000),
-        causes: causeColumns(data),
-        states: stateColumns(data),
-        wait: quantileColumns(data, "wait"),
-        work: quantileColumns(data, "work"),
-        marks: historyMarks(data),
-        step: data.step_seconds,
-      },
-    [data],
-  );
+  const drawn = useMemo(() => {
+    if (!data) return null;
+    const began = Date.parse(run.created_at) / 1000;
+    const until = (run.finished_at ? Date.parse(run.finished_at) : ledgerNow()) / 1000;
+    return {
+      rate: rateColumns(data, began, until),
+      causes: causeColumns(data),
+      states: stateColumns(data),
+      wait: quantileColumns(data, "wait"),
+      work: quantileColumns(data, "work"),
+      shared: { step: data.step_seconds, began, until, marks: historyMarks(data), sync: "run" },
+    };
+  }, [data]);
   return (
     <section class="stack" aria-label="History">
       <div class="row between wrap">
@@ -170,25 +174,27 @@ function Charts({ run, base, why }: { run: RunDetail; base: string; why: Why | n
       </div>
       <Card>
         {drawn
-          ? <LazyTimeSeries title="What is it waiting for?" answer={waitingText(data, why)} {...drawn.causes} step={drawn.step} kind="stacked" format={format.short} steps={COUNT_STEPS} marks={drawn.marks} sync="run" height={220} empty="Nothing waited in this time." />
+          ? <LazyTimeSeries title="What is it waiting for?" answer={<Sentence text={waitingText(data, why)} />} {...drawn.causes} {...drawn.shared} kind="stacked" format={format.short} steps={COUNT_STEPS} height={220} empty={blocked(why) ? "Counted once a minute: the first count is not there yet." : "Nothing waited in this time."} />
           : <Placeholder height={296} />}
       </Card>
       <div class="grid-2">
-        <Card>{drawn ? <LazyTimeSeries title="How many items end per minute?" {...drawn.rate} step={drawn.step} format={format.short} marks={drawn.marks} sync="run" height={180} empty="No item ended in this time." /> : <Placeholder height={236} />}</Card>
-        <Card>{drawn ? <LazyTimeSeries title="In which state were the items?" {...drawn.states} step={drawn.step} kind="stacked" format={format.short} steps={COUNT_STEPS} marks={drawn.marks} sync="run" height={180} empty="There were no items in this time." /> : <Placeholder height={236} />}</Card>
-        <Card>{drawn ? <LazyTimeSeries title="How long do items wait for a worker?" {...drawn.wait} step={drawn.step} format={format.duration} steps={DURATION_STEPS} marks={drawn.marks} sync="run" height={180} empty="No item started in this time." /> : <Placeholder height={236} />}</Card>
-        <Card>{drawn ? <LazyTimeSeries title="How long does an attempt take?" {...drawn.work} step={drawn.step} format={format.duration} steps={DURATION_STEPS} marks={drawn.marks} sync="run" height={180} empty="No attempt ended in this time." /> : <Placeholder height={236} />}</Card>
+        <Card>{drawn ? <LazyTimeSeries title="How many items end per minute?" {...drawn.rate} {...drawn.shared} format={format.short} height={180} empty={isOver(run) && run.ended > 0 ? "The run was too short for a rate." : "No item ended in this time."} /> : <Placeholder height={236} />}</Card>
+        <Card>{drawn ? <LazyTimeSeries title="In which state were the items?" {...drawn.states} {...drawn.shared} kind="stacked" format={format.short} steps={COUNT_STEPS} height={180} empty="There were no items in this time." /> : <Placeholder height={236} />}</Card>
+        <Card>{drawn ? <LazyTimeSeries title="How long do items wait for a worker?" {...drawn.wait} {...drawn.shared} format={format.duration} steps={DURATION_STEPS} height={180} empty="No item started in this time." /> : <Placeholder height={236} />}</Card>
+        <Card>{drawn ? <LazyTimeSeries title="How long does an attempt take?" {...drawn.work} {...drawn.shared} format={format.duration} steps={DURATION_STEPS} height={180} empty="No attempt ended in this time." /> : <Placeholder height={236} />}</Card>
       </div>
     </section>
   );
 }
 
-/** Open items by what they wait for, at the last sample: "host delay 99%, retries 1%". */
+const blocked = (why: Why | null): boolean => why !== null && why.bottleneck.cause !== "nothing";
+
+/** Open items by what they wait for, at the last sample if it is new: "host delay 99%, retries 1%". */
 function waitingText(history: History | null, why: Why | null): string {
-  const last = [...(history?.points ?? [])].reverse().find((point) => point.waiting_for != null)?.waiting_for ?? {};
+  const last = (history?.points ?? []).slice(-2).reverse().find((point) => point.waiting_for != null)?.waiting_for ?? {};
   const causes = Object.entries(last).filter(([, items]) => items > 0).sort((a, b) => b[1] - a[1]);
   const all = causes.reduce((sum, [, items]) => sum + items, 0);
-  if (all === 0) return why && why.bottleneck.cause !== "nothing" ? why.text : "Nothing waits.";
+  if (all === 0) return blocked(why) ? why!.text : "Nothing waits.";
   return causes.slice(0, 3).map(([cause, items], i) => `${i === 0 ? "" : ", "}${cause} ${format.percent(items / all)}`).join("") + (causes.length > 3 ? ", and more" : "");
 }
 

@@ -1,5 +1,9 @@
 // How the pace of lanes is written and read.
-import type { LanePolicy } from "../api/types";
+import type { Eta, LanePolicy } from "../api/types";
+import { range } from "../ui/format";
+
+/** "3h 40m – 4h 30m"; empty when no end can be told. */
+export const etaText = (eta: Eta): string => (eta === null ? "" : range(eta));
 
 /** "2 at once, 2/s" */
 export function policyText(policy: LanePolicy): string {

@@ -7,7 +7,7 @@ import type { RunStatus } from "../api/types";
 import { useLocation } from "../router/router";
 import { findRoute, ROUTES, type PageComponent, type Params, type Route } from "../routes";
 import { useStore } from "../store";
-import { asked } from "../ui/action";
+import { asked, changes } from "../ui/action";
 import { Button, IconButton } from "../ui/Button";
 import { PageHead } from "../ui/Card";
 import { short } from "../ui/format";
@@ -61,6 +61,10 @@ function Navigation() {
   const found = findRoute(path);
   const [open, setOpen] = useState(false);
   const status = useApi<RunStatus>(run === null ? null : `runs/${apiPath(run)}`, { every: 15, keep: false });
+  const changed = useStore(changes);
+  useEffect(() => {
+    if (changed > 0) status.reload();
+  }, [changed]);
   useEffect(() => setOpen(false), [path]);
   const link = (route: Route) => {
     const here = found?.route === route || (route.pattern === "runs/:run/items" && found?.route.pattern === "runs/:run/items/:item");

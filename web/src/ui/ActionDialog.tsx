@@ -10,7 +10,7 @@ import { bounded, count } from "./format";
 import { Icon } from "./icons";
 import { ErrorNote, Note, Placeholder } from "./notes";
 import { toast } from "./Toast";
-import { CopyCommand } from "./values";
+import { CopyCommand, Sentence } from "./values";
 
 const asError = (caught: unknown): ApiError =>
   caught instanceof ApiError ? caught : new ApiError(0, "bug", String(caught));
@@ -99,6 +99,7 @@ export function ActionDialog({ spec, onClose }: { spec: ActionSpec; onClose: () 
         }}
       >
         {spec.explain && done === null && <p class="muted">{spec.explain}</p>}
+        {spec.warn && <Note tone="warn">{spec.warn}</Note>}
         {done === null && spec.fields?.map((field) => (
           <Field
             key={field.name} label={field.label} type={field.type} value={values[field.name] ?? ""} hint={field.hint}
@@ -108,12 +109,12 @@ export function ActionDialog({ spec, onClose }: { spec: ActionSpec; onClose: () 
         ))}
         {fewDone !== null && done === null && (
           <Note tone="ok">
-            <p>{fewDone.text}</p>
-            {spec.few?.look && <p><a href={spec.few.look} onClick={onClose}>Look at how they end</a>, or go on with the rest here.</p>}
+            <p><Sentence text={fewDone.text} /></p>
+            {spec.few?.look && <p><a href={spec.few.look} onClick={onClose}>{spec.warn ? "Look at them" : "Look at how they end"}</a>, or go on with the rest here.</p>}
           </Note>
         )}
         {done !== null ? (
-          <Note tone="ok"><p role="status">{done.text}</p></Note>
+          <Note tone="ok"><p role="status"><Sentence text={done.text} /></p></Note>
         ) : error !== null ? (
           <ErrorNote error={error} />
         ) : seen === null ? (
@@ -121,7 +122,7 @@ export function ActionDialog({ spec, onClose }: { spec: ActionSpec; onClose: () 
         ) : (
           <div class={`preview ${spec.danger ? "danger" : ""}`} role="status">
             {seen.items !== null && <span class="preview-count num">{bounded(seen.items, seen.items_is_at_least)}</span>}
-            <span class="wrap-anywhere">{seen.text}</span>
+            <span class="wrap-anywhere"><Sentence text={seen.text} /></span>
           </div>
         )}
         {(done ?? seen)?.command && <CopyCommand command={(done ?? seen)?.command ?? ""} />}

@@ -26,6 +26,8 @@ export interface ActionSpec {
   action: (values: Record<string, string>) => Action | null;
   /** The same for the first `limit` items only: "20 first, then the rest". */
   few?: { limit: number; action: Action; look?: string };
+  /** Why nothing would come of it at once; shown before and after. */
+  warn?: string | null;
   onDone?: (done: Done) => void;
 }
 

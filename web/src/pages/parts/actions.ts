@@ -1,6 +1,6 @@
 /** The changes that pages offer, each as what `ask` takes. */
 import { apiPath, mayAct, me, withQuery } from "../../api/client";
-import type { Failure, Item, ItemFilter, ItemState, Lane, Run } from "../../api/types";
+import type { Failure, Item, ItemFilter, ItemState, Lane, Run, RunDetail } from "../../api/types";
 import { href, hrefWith } from "../../router/router";
 import { useStore } from "../../store";
 import { ask, format } from "../../ui";
@@ -73,7 +73,12 @@ export function askPace(run: string, lanes: readonly Pick<Lane, "lane" | "run_id
   });
 }
 
-export function askItems(run: string, verb: "retry" | "cancel", filter: ItemFilter, what: string): void {
+/** What a retry says when nobody would work on the items; null while somebody does, or when it is not known. */
+export function idleText(run: Pick<RunDetail, "workers"> | null): string | null {
+  return run?.workers?.live === 0 ? "No live worker works on this run: what is retried waits until one is started." : null;
+}
+
+export function askItems(run: string, verb: "retry" | "cancel", filter: ItemFilter, what: string, warn: string | null): void {
   const body = (limit?: number) => ({ filter, ...(limit === undefined ? {} : { limit }) });
   const path = `runs/${apiPath(run)}/items/${verb}`;
   ask({
@@ -81,6 +86,7 @@ export function askItems(run: string, verb: "retry" | "cancel", filter: ItemFilt
     confirm: verb === "retry" ? "Retry" : "Cancel",
     danger: verb === "cancel",
     explain: verb === "retry" ? "They are queued again as if new." : "Open items end as cancelled, leased ones too.",
+    warn: verb === "retry" ? warn : null,
     action: () => ({ method: "POST", path, body: body() }),
     ...(verb === "retry"
       ? { few: { limit: FEW, action: { method: "POST" as const, path, body: body(FEW) }, look: hrefWith(href("runs", run, "items"), { state: "ready", ...textsOf(filter) }) } }
@@ -90,7 +96,7 @@ export function askItems(run: string, verb: "retry" | "cancel", filter: ItemFilt
 
 const textsOf = (filter: ItemFilter): Record<string, string | undefined> => ({ stage: filter.stage, partition: filter.partition, text: filter.text });
 
-export function askFailure(run: string, failure: Failure, verb: "retry" | "mute" | "unmute"): void {
+export function askFailure(run: string, failure: Failure, verb: "retry" | "mute" | "unmute", warn: string | null = null): void {
   const path = `runs/${apiPath(run)}/failures/${apiPath(failure.failure_id)}/${verb}`;
   if (verb !== "retry") {
     ask({
@@ -104,6 +110,7 @@ export function askFailure(run: string, failure: Failure, verb: "retry" | "mute"
   ask({
     title: `Retry: ${failure.message.slice(0, 80)}`,
     confirm: "Retry",
+    warn,
     explain: `${format.bounded(failure.items, failure.items_is_at_least)} ${failure.items === 1 ? "item" : "items"} died like this.${failure.items > FEW ? ` Retry ${FEW} first and look how they end.` : ""}`,
     action: () => ({ method: "POST", path, body: {} }),
     few: { limit: FEW, action: { method: "POST", path, body: { limit: FEW } }, look: hrefWith(href("runs", run, "failures"), {}) },
