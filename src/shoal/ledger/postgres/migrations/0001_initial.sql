@@ -1,4 +1,4 @@
--- functions: dfad39610a2c912e
+-- functions: 3d2130aca2e2583a
 -- The ledger, version 1. An item's facts never change; its state is the table that holds its row: ready, waiting,
 -- delayed, lease or outcome. A change of state is a delete in one table and an insert in another, so a claim reads
 -- claimable rows only, and finished rows are only appended.
