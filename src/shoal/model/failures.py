@@ -17,7 +17,7 @@ MAX_GROUPS = 1_000
 OTHER_SHAPE = "(other messages)"
 _URL = re.compile(r"\w+://\S+")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
-# Numbers, hex ids and decimals differ between items. A status code does not: three digits at the beginning, after a word
+# Numbers, hex ids and decimals differ between items. A status code does not: three digits at the start, after a word
 # that announces one, or before a reason phrase.
 _BEFORE_STATUS = (
     r"(?:HTTP(?:/\d(?:\.\d)?)?(?: error)?|status|(?:HTTP|status|response|error) code|answered|CONNECT with)[\s:=]{1,3}"
