@@ -99,6 +99,8 @@ async def test_another_machine_needs_a_token(app: FastAPI) -> None:
         refused = await client.get(path)
         assert (refused.status_code, error_of(refused)) == (401, "unauthorized")
         assert refused.headers["www-authenticate"].startswith("Bearer")
+        assert "shoal serve token add" in refused.json()["error"]["hint"]
+        assert "***" not in refused.json()["error"]["hint"]
         assert (await client.get(path, headers=bearer(token))).status_code == 200
     assert (await client.get("/api/v1/openapi.json")).status_code == 200  # it says nothing about this server
 
