@@ -496,6 +496,9 @@ async def test_sizes_are_bounded(app: FastAPI) -> None:
         WRITE, content=b'{"value":' + b"[" * 50_000 + b"]" * 50_000 + b"}", headers={"Content-Type": "application/json"}
     )
     assert (deep.status_code, error_of(deep)) == (422, "invalid_request")
+    broken = await client.post(WRITE, content=b'{"value": tru}', headers={"Content-Type": "application/json"})
+    assert (broken.status_code, error_of(broken)) == (422, "invalid_request")
+    assert broken.json()["error"]["message"] == "The body is not JSON: Expecting value at character 10."
     text = "[" * 200 + '\\"' + "{" * 200
     assert (await client.post(WRITE, json={"value": text})).json() == {"wrote": text}
 
