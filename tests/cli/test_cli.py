@@ -11,6 +11,7 @@ import pytest
 from shoal.cli.main import main
 from shoal.cli.render.session import Session
 from shoal.config import NAMES
+from shoal.config.egress import parse_duration
 from tests.support.fork_server import COMMAND
 from tests.support.project import Shoal, clean_environment
 
@@ -100,6 +101,17 @@ def test_config_show_says_where_values_come_from(shoal: Shoal, tmp_path: Path) -
     assert "ORIGIN" not in shoal("config", "show").stdout
 
 
+def test_config_show_prints_times_as_a_file_has_them(shoal: Shoal, tmp_path: Path) -> None:
+    (tmp_path / "shoal.toml").write_text(
+        '[egress.homes]\nkind = "proxies"\nfile = "proxies.txt"\nban_for = "60m"\nrefresh = 0.5\nblock_for = "90s"\n'
+    )
+    words = dict(line.split()[:2] for line in shoal("config", "show").stdout.splitlines())
+    assert (words["patience"], words["backoff_jitter"]) == ("60", "0.2")
+    times = {name: words[f"egress.homes.{name}"] for name in ("ban_for", "refresh", "block_for")}
+    assert times == {"ban_for": "1h", "refresh": "0.5s", "block_for": "90s"}
+    assert {parse_duration(text) for text in times.values()} == {3_600.0, 0.5, 90.0}
+
+
 def test_config_show_of_a_scraper(shoal: Shoal, tmp_path: Path) -> None:
     (tmp_path / "shoal.toml").write_text(
         "lease = 9\n[scrapers.books]\nrobots = false\nsettings.service_key = 'k3y'\nstages.listing.rate = '2/s'\n"
@@ -107,7 +119,7 @@ def test_config_show_of_a_scraper(shoal: Shoal, tmp_path: Path) -> None:
     said = shoal("config", "show", "books", "--origin").stdout.splitlines()
     rows = {name: (value, " ".join(origin)) for name, value, *origin in map(str.split, said)}
     assert rows["mode"] == ("single", "default")
-    assert rows["lease"] == ("9.0", "lease in shoal.toml")
+    assert rows["lease"] == ("9", "lease in shoal.toml")
     assert rows["robots"] == ("false", "scrapers.books.robots in shoal.toml")
     assert rows["stages.listing.rate"] == ("2/s", "scrapers.books.stages.listing.rate in shoal.toml")
     everything = shoal("config", "show").stdout

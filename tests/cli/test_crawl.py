@@ -46,7 +46,9 @@ def test_skipped_items_are_counted_and_listed_and_are_no_failures(either: Projec
     status = json.loads(either.shoal("status", "--json").stdout)
     assert (status["skipped"], status["dead"], status["ended_share"], status["ok"]) == (2, 0, 1.0, 1.0)
     assert "skipped 2" in either.shoal("status", "latest").stdout
-    assert "Retried: 1 item " in either.shoal("items", "retry", "latest", str(number), "--yes").stdout
+    retried = either.shoal("items", "retry", "latest", str(number), "--yes")
+    assert "Retried: 1 item " in retried.stdout
+    assert "No live worker serves the run: `shoal run shop.py" in " ".join(retried.stderr.split())
     assert "Retried: 1 item " in either.shoal("items", "retry", "latest", "--state", "skipped", "--yes").stdout
     assert either.counts().ready + either.counts().waiting == 2
     assert either.is_sound()

@@ -103,7 +103,12 @@ def test_with_a_token_it_serves_other_machines_and_says_by_which_names(project: 
             2,
             "Other machines can reach 0.0.0.0, and there is no token. Add one with `shoal serve ",
         ),
-        (["--require-token"], 2, "everybody needs a token, and there is no token. Add one with `shoal serve token add"),
+        (
+            ["--require-token"],
+            2,
+            "everybody needs a token, and there is no token. "
+            "Add one with `shoal serve token add NAME --role operator`, or leave the option out.",
+        ),
         (["--host", "192.0.2.1"], 2, "192.0.2.1 is no address of this machine. Use 127.0.0.1"),
         (["--trust-proxy", "300.1.1.1"], 2, "'300.1.1.1' is not the address of a proxy. Write 10.0.0.5, or a network"),
         (["--allow-host", "a/b"], 2, "(from --allow-host); it must be names of hosts. Correct --allow-host."),

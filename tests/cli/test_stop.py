@@ -1,5 +1,6 @@
 """Stopping and going on: Ctrl-C, SIGTERM, `kill -9`. Nothing is lost, and nothing that was stored is fetched again."""
 
+import re
 import signal
 import time
 from pathlib import Path
@@ -149,6 +150,34 @@ def test_a_killed_worker_is_taken_over_within_its_lease(fleet: Project) -> None:
     numbers = sorted(record["number"] for record in fleet.export())
     assert numbers == list(range(1, 31))
     assert fleet.is_sound()
+
+
+def test_a_run_that_resumes_a_paused_one_says_who_had_paused_it(project: Project) -> None:
+    with Site(pages=3) as site:
+        project.write(SCRAPER + f'    shop.start("{site.url}/page/1", "{site.url}/page/2", "{site.url}/page/3")\n')
+        assert "was paused" not in project.shoal("run", "shop.py", "--limit", "1").stderr
+        run = project.run().id
+        project.shoal("runs", "pause", run)
+        said = project.shoal("run", "shop.py", "--limit", "1").stderr
+        who = re.search(rf"Run {run} of shop was paused by (\S+) at [-0-9]+ [0-9:]+ UTC, and is resumed now\.", said)
+        assert who is not None, said
+        assert "@" in who[1]
+        project.shoal("runs", "pause", run)
+        assert f"Run {run} of shop was paused by" in project.shoal("enqueue", "shop.py").stderr
+        assert "was paused" not in project.shoal("run", "shop.py").stderr
+
+
+def test_a_run_that_was_left_is_paused_with_the_reason(project: Project) -> None:
+    """`runs ls` alone would not say why the run of another scraper stands still."""
+    with Site(pages=3) as site:
+        project.write(SCRAPER + f'    shop.start("{site.url}/page/1", "{site.url}/page/2")\n')
+        project.shoal("run", "shop.py", "--limit", "1")
+        left = project.run().id
+        other = (SCRAPER + f'    shop.start("{site.url}/page/3")\n').replace('Scraper("shop"', 'Scraper("other"')
+        project.write(other, "other.py")
+        project.shoal("run", "other.py")
+        why = project.shoal("items", "why", left).stdout
+    assert "is paused by shoal run: nobody worked on it when the run " in why
 
 
 def test_an_unfinished_run_is_taken_up_without_being_asked(project: Project) -> None:

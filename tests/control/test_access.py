@@ -99,6 +99,8 @@ async def test_another_machine_needs_a_token(app: FastAPI) -> None:
         refused = await client.get(path)
         assert (refused.status_code, error_of(refused)) == (401, "unauthorized")
         assert refused.headers["www-authenticate"].startswith("Bearer")
+        assert "shoal serve token add" in refused.json()["error"]["hint"]
+        assert "***" not in refused.json()["error"]["hint"]
         assert (await client.get(path, headers=bearer(token))).status_code == 200
     assert (await client.get("/api/v1/openapi.json")).status_code == 200  # it says nothing about this server
 
@@ -494,6 +496,9 @@ async def test_sizes_are_bounded(app: FastAPI) -> None:
         WRITE, content=b'{"value":' + b"[" * 50_000 + b"]" * 50_000 + b"}", headers={"Content-Type": "application/json"}
     )
     assert (deep.status_code, error_of(deep)) == (422, "invalid_request")
+    broken = await client.post(WRITE, content=b'{"value": tru}', headers={"Content-Type": "application/json"})
+    assert (broken.status_code, error_of(broken)) == (422, "invalid_request")
+    assert broken.json()["error"]["message"] == "The body is not JSON: Expecting value at character 10."
     text = "[" * 200 + '\\"' + "{" * 200
     assert (await client.post(WRITE, json={"value": text})).json() == {"wrote": text}
 

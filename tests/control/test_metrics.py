@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+import time
 import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from shoal.model.access import Role
 from shoal.model.run import RunSpec, StageSpec
 from shoal.observe.exposition import PROCESS_METRICS, SERVER_METRICS, WORKER_METRICS
 from shoal.service.access import add_token
+from shoal.service.metrics import MetricsReader
+from shoal.service.overview import SharedReads
 from shoal.service.work import MetricsAddress
 from shoal.service.worker_metrics import exported_metrics, worker_samples
 from tests.support.promtool import promtool
@@ -105,6 +108,24 @@ async def test_scraping_often_reads_the_ledger_once(
         # Only calls that metrics make: the server also recovers what dead workers hold when it starts.
         assert watch.calls["schema.version"] == scrape["schema.version"] + (20 if is_read_again else 0)
         assert scrape["schema.version"] == 1
+
+
+async def test_counters_begin_with_the_server_not_with_the_first_scrape(
+    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[float] = []
+
+    def reader(find_shared: Callable[[], SharedReads], *, started: float) -> MetricsReader:
+        begun.append(started)
+        return MetricsReader(find_shared, started=started)
+
+    monkeypatch.setattr(metrics, "MetricsReader", reader)
+    async with client_of(tmp_path, ledger) as client:
+        serving = time.monotonic()
+        await asyncio.sleep(0.01)
+        assert (await client.get("/metrics")).status_code == 200
+    assert len(begun) == 1
+    assert begun[0] <= serving
 
 
 async def test_a_ledger_that_is_away_is_said_with_200_and_not_ready(tmp_path: Path, ledger: Ledger) -> None:

@@ -72,6 +72,24 @@ def test_a_test_runs_workers_0_and_1_of_the_full_plan_on_their_own_partitions(ei
     assert all_done_once(either)
 
 
+def test_without_a_terminal_a_name_that_is_no_scraper_is_said_first(project: Project) -> None:
+    unknown = project.shoal("pool", "ls", code=5)
+    assert "There is no scraper 'ls'." in unknown.stdout
+    assert "--yes" not in unknown.stdout + unknown.stderr
+    project.write("""
+    shop = Scraper("shop")
+
+    @shop.stage
+    def page(page: Page):
+        yield {}
+
+    shop.start("http://127.0.0.1:1/")
+""")
+    unconfirmed = project.shoal("pool", "shop.py", code=2).stderr
+    assert "the plan cannot be confirmed" in unconfirmed
+    assert "Add --yes" in unconfirmed
+
+
 def test_a_pool_may_keep_to_some_partitions(project: Project) -> None:
     project.write(GATED, "gated.py")
     open_gate(project)

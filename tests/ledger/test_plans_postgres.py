@@ -278,7 +278,7 @@ async def every_call(bench: Bench, run: Run) -> dict[str, int]:
         costs[name] = (await bench.probe.pages(call, *args))[0]
 
     async def state(wanted: str) -> None:
-        await db.fetch(named_queries()["set_run_state"], run.no, wanted, ["active", "paused", "cancelled"], "")
+        await db.fetch(named_queries()["set_run_state"], run.no, wanted, ["active", "paused", "cancelled"], "", "")
 
     queues = [row[0] for row in await db.fetch("select id from shoal.queue where run = $1", run.no)]
     sql = named_queries()

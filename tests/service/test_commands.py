@@ -44,6 +44,8 @@ def every_command(commands: Commands) -> dict[str, str]:
     which = ItemFilter(states=(ItemState.DEAD, ItemState.SKIPPED), stage="page", error="-1 'quoted' $HOME")
     return {
         "show": commands.runs("show", RUN),
+        "work": commands.work("shop.py"),
+        "work on a run": commands.work("shop.py", run=RUN),
         "pause": commands.runs("pause", RUN),
         "resume": commands.runs("resume", RUN),
         "seal": commands.runs("seal", RUN),

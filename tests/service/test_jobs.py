@@ -114,6 +114,28 @@ async def test_numbers_are_those_of_the_ledger(jobs: Jobs, either_harness: Ledge
     assert [(error.item, error.level) for error in frame.recent_errors] == [("e", "WARN"), ("d", "ERROR")]
 
 
+async def test_an_ended_run_has_a_rate_over_all_of_its_time_and_no_end_to_come(
+    jobs: Jobs, either_harness: LedgerHarness
+) -> None:
+    harness = either_harness
+    run = await harness.run()
+    await harness.put(run, "a", "b")
+    await harness.ledger.runs.seal(run.id)
+    worker = await harness.worker()
+    (first,) = await harness.claim(worker, 1)
+    await harness.commit(worker, done(first))
+    await harness.advance_clock(3_600)  # not within the last five minutes
+    (second,) = await harness.claim(worker, 1)
+    await harness.commit(worker, done(second))
+    await harness.ledger.upkeep.run_once()
+    status, performance = await jobs.status(), await jobs.performance()
+    assert status.status == "completed"
+    assert status.performance_metrics.estimated_completion_time is None
+    assert (performance.estimated_completion_time, performance.eta_seconds) == (None, None)
+    for rate in (status.performance_metrics.processing_rate_per_hour, performance.items_per_hour):
+        assert 1.8 < rate <= 2.0
+
+
 async def job_in_ledger(place: Path | str) -> tuple[str, int]:
     """S4.14: status and active workers of the only run, as somebody with SQL sees them."""
     if isinstance(place, Path):

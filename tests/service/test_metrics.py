@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -18,9 +19,11 @@ from shoal.testing.harness import LedgerHarness, dead, done, retry
 from tests.support.watched_ledger import LedgerWatch, watch_ledger
 
 
-def reader_on(harness: LedgerHarness, watch: LedgerWatch | None = None) -> MetricsReader:
+def reader_on(
+    harness: LedgerHarness, watch: LedgerWatch | None = None, *, started: float | None = None
+) -> MetricsReader:
     ledger = harness.ledger if watch is None else watch_ledger(harness.ledger, watch)
-    return MetricsReader(lambda: SharedReads(ledger, Settings(ledger="unused"), interval=0.0))
+    return MetricsReader(lambda: SharedReads(ledger, Settings(ledger="unused"), interval=0.0), started=started)
 
 
 def values(samples: Samples, name: str) -> dict[tuple[str, ...], Any]:
@@ -30,7 +33,6 @@ def values(samples: Samples, name: str) -> dict[tuple[str, ...], Any]:
 async def test_a_run_with_its_items_attempts_and_latencies(either_harness: LedgerHarness) -> None:
     harness = either_harness
     reader = reader_on(harness)
-    await reader.read()  # counters begin here
     run = await harness.run()
     labels = (run.id, "shop")
     await harness.put(run, "a", "b", "c", "d")
@@ -66,6 +68,36 @@ async def test_a_run_with_its_items_attempts_and_latencies(either_harness: Ledge
     later = values(await reader.read(), "shoal_attempts_total")
     assert (later[*labels, "done"], later[*labels, "dead"]) == (2, 1), "complete minutes and the current one add up"
     assert values(await reader.read(), "shoal_attempts_total") == later
+
+
+@pytest.mark.parametrize(("seconds_ago", "counted"), [(600.0, 1), (0.0, 0)])
+async def test_counters_begin_when_the_server_started_not_when_they_are_first_read(
+    either_harness: LedgerHarness, seconds_ago: float, counted: int
+) -> None:
+    harness = either_harness
+    run = await harness.run()
+    await harness.put(run, "a")
+    await harness.ledger.runs.seal(run.id)
+    worker = await harness.worker()
+    await harness.commit(worker, *(done(each) for each in await harness.claim(worker)))
+    await harness.ledger.upkeep.run_once()
+    await harness.advance_clock(300.0)
+    samples = await reader_on(harness, started=time.monotonic() - seconds_ago).read()
+    labels = (run.id, "shop")
+    assert values(samples, "shoal_items")[*labels, "done"] == 1
+    assert values(samples, "shoal_attempts_total")[*labels, "done"] == counted
+    assert sum(values(samples, "shoal_item_work_seconds")[labels].counts) == counted
+
+
+async def test_what_items_wait_for_is_as_of_now_and_needs_no_history(either_harness: LedgerHarness) -> None:
+    harness = either_harness
+    run = await harness.run()
+    await harness.put(run, "a", "b")
+    reader = reader_on(harness)
+    assert values(await reader.read(), "shoal_items_waiting_for") == {(run.id, "shop", "a live worker"): 2}
+    await harness.ledger.runs.pause(run.id)
+    reader = reader_on(harness)
+    assert values(await reader.read(), "shoal_items_waiting_for") == {(run.id, "shop", "the run is paused"): 2}
 
 
 async def test_only_open_runs_are_exported_and_not_too_many(

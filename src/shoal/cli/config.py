@@ -75,4 +75,6 @@ def _text(value: Any) -> Any:
     """The value as a configuration file would have it."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.15g}"
     return list(value) if isinstance(value, tuple) else value

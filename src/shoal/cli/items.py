@@ -186,6 +186,12 @@ def retry(
         )
     )
     _print_changed(session, preview, "retried", count)
+    if count:
+        from shoal.service.actions import explain_unserved
+
+        hint = session.with_ledger(lambda ledger: explain_unserved(ledger, session.settings, preview.run.id))
+        if hint:
+            session.note(hint)
 
 
 @app.command()

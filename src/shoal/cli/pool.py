@@ -108,10 +108,6 @@ def start(
     if run_id is not None and (resume or fresh or urls_file is not None):
         raise typer.BadParameter("it excludes --resume, --fresh and --urls-file.", param_hint="--run-id")
     check_bounds(least, most, test or only or workers is not None, "--workers, --test or --only")
-    if not (yes or test or dry_run) and (session.no_input or not sys.stdin.isatty()):
-        raise UsageError(
-            "stdin is not a terminal, so the plan cannot be confirmed.", remedy="Add --yes to start without asking."
-        )
     from shoal.autoscale.rules import Bounds
     from shoal.cli.render.pool import PoolConsole
     from shoal.service.begin import RunChoice
@@ -165,6 +161,10 @@ async def _start(
         scraper, settings = load(session, request.target)
         request = msgspec.structs.replace(request, urls=url_file(scraper, urls_file, None))
         passed(f"{scraper.name}, {pluralize(len(scraper.stages), 'stage')}, mode {settings.mode}")
+    if asks and not dry_run and (session.no_input or not sys.stdin.isatty()):
+        raise UsageError(
+            "stdin is not a terminal, so the plan cannot be confirmed.", remedy="Add --yes to start without asking."
+        )
     if dry_run:
         print_plan(session, await preview_pool(scraper, settings, request, host))
         return 0

@@ -62,6 +62,12 @@ def parse_duration(text: str) -> float | None:
     return seconds if 0 < seconds <= MAX_DURATION else None
 
 
+def duration_text(seconds: float) -> str:
+    """Seconds as `parse_duration` reads them, in the largest unit that gives a whole number: `45m`."""
+    unit = next((unit for unit in ("d", "h", "m", "s") if seconds % _UNITS[unit] == 0), None)
+    return f"{seconds:g}s" if unit is None else f"{seconds / _UNITS[unit]:.0f}{unit}"
+
+
 def _read_duration(name: str, given: RawValue) -> float:
     value = given.value
     seconds = None if isinstance(value, bool) else parse_duration(str(value))
@@ -164,7 +170,9 @@ class EgressConfig(msgspec.Struct, frozen=True, kw_only=True):
     def shown(self) -> dict[str, Any]:
         """The given values by name, without secrets."""
         hidden = {} if self.url is None else {"url": f"{urlsplit(self.url).scheme}://{urlsplit(self.url).hostname}/..."}
-        return {name: hidden.get(name, _plain(getattr(self, name))) for name in self.origins}
+        values = {name: getattr(self, name) for name in self.origins}
+        durations = {name: duration_text(values[name]) for name in values if EGRESS_TYPES.get(name) is Duration}
+        return {name: _plain(value) for name, value in values.items()} | durations | hidden
 
     def secrets(self) -> tuple[str, ...]:
         """All texts that must never be printed."""

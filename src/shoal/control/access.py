@@ -434,7 +434,7 @@ def _principal(grant: AccessGrant, by: Literal["token", "session"], client: Clie
 def _unauthorized(message: str) -> ApiError:
     return ApiError(
         *(401, "unauthorized", message),
-        hint="Log in, or send Authorization: Bearer with a token of `shoal serve token add`.",
+        hint="Log in, or send a token of `shoal serve token add` in the header Authorization, after the word Bearer.",
         headers={"WWW-Authenticate": 'Bearer realm="shoal"'},
     )
 

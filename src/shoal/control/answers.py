@@ -142,9 +142,10 @@ def install(app: FastAPI) -> None:
     async def on_invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        return error_response(
-            422, "invalid_request", f"{place}: {first['msg']}.", "See /api/v1/openapi.json for what is accepted."
-        )
+        message = f"{place}: {first['msg']}."
+        if first["type"] == "json_invalid":  # its place is a position in the text
+            message = f"The body is not JSON: {first['ctx']['error']} at character {first['loc'][-1]}."
+        return error_response(422, "invalid_request", message, "See /api/v1/openapi.json for what is accepted.")
 
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> JSONResponse:

@@ -32,9 +32,13 @@ router = APIRouter()
 
 
 class RequestTimes:
-    """Durations of requests by method, route and status: as many as there are routes, not as many as addresses."""
+    """Durations of requests by method, route and status: as many as there are routes, not as many as addresses.
+
+    `since`: when the server began to measure them, by `time.monotonic`.
+    """
 
     def __init__(self) -> None:
+        self.since = time.monotonic()
         self._counts: dict[tuple[str, str, str], list[int]] = {}
         self._seconds: dict[tuple[str, str, str], float] = {}
 
@@ -88,7 +92,7 @@ class ServerMetrics:
         self._clients = clients
         self._connection = connection
         self._times = times
-        self._reader = MetricsReader(lambda: clients.hub.shared)
+        self._reader = MetricsReader(lambda: clients.hub.shared, started=times.since)
         self._samples: Kept[Samples] = Kept(self._read_ledger, KEPT_SECONDS)
         self.ready: Kept[bool] = Kept(self._check_ready, READY_KEPT_SECONDS)
 

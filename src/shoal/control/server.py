@@ -95,14 +95,14 @@ async def check_tokens(settings: Settings, options: ControlOptions) -> None:
     if not has_token:
         with listen(msgspec.structs.replace(options, port=0)):
             pass  # an address that this machine does not have needs no token
-        why = (
-            f"Other machines can reach {options.host}"
-            if not is_loopback(options.host)
-            else "With --require-token, --trust-proxy or --root-path everybody needs a token"
-        )
+        if is_loopback(options.host):
+            why = "With --require-token, --trust-proxy or --root-path everybody needs a token"
+            otherwise = "leave the option out"
+        else:
+            why, otherwise = f"Other machines can reach {options.host}", "serve on 127.0.0.1 only"
         raise UsageError(
             f"{why}, and there is no token.",
-            remedy="Add one with `shoal serve token add NAME --role operator`, or serve on 127.0.0.1 only.",
+            remedy=f"Add one with `shoal serve token add NAME --role operator`, or {otherwise}.",
         )
 
 

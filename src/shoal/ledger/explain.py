@@ -16,7 +16,7 @@ import msgspec
 from shoal.model.item import FINAL_STATES, ItemState
 from shoal.model.lane import LaneView
 from shoal.model.run import COLLECTION_SCRAPER_PREFIX, Run, RunState
-from shoal.model.views import ItemView, PartitionProgress, WaitReason, sum_counts
+from shoal.model.views import AuditEvent, ItemView, PartitionProgress, WaitReason, sum_counts
 from shoal.model.worker import WorkerState, WorkerView
 
 RANK_LIMIT = 10_000
@@ -57,11 +57,12 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
 class ItemContext(msgspec.Struct, frozen=True, kw_only=True):
     """`now` is the ledger's time. `full`: a sentence that the ledger has no space left, or None.
 
-    `ahead`: how many items are before it; None when nobody has counted them.
+    `pause`: the event of a run that is paused. `ahead`: how many items are before it; None when nobody counted them.
     """
 
     run: Run
     run_changed_at: dt.datetime
+    pause: AuditEvent | None
     now: dt.datetime
     full: str | None
     item: ItemView
@@ -72,10 +73,14 @@ class ItemContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunContext(msgspec.Struct, frozen=True, kw_only=True):
-    """`now` is the ledger's time. `full`: a sentence that the ledger has no space left, or None."""
+    """`now` is the ledger's time. `full`: a sentence that the ledger has no space left, or None.
+
+    `pause`: the event of a run that is paused.
+    """
 
     run: Run
     run_changed_at: dt.datetime
+    pause: AuditEvent | None
     now: dt.datetime
     full: str | None
     partitions: Sequence[PartitionProgress]
@@ -129,7 +134,7 @@ def why_item(facts: ItemContext, services: _Services | None = None) -> list[Wait
         return [WaitReason(code=item.state.value, text=text, since=item.since)]
     if services.full is None:
         services.full = _ledger_full_reasons(facts.full, facts.workers)
-    reasons = [*_run_reasons(facts.run, facts.run_changed_at), *services.full]
+    reasons = [*_run_reasons(facts.run, facts.run_changed_at, facts.pause), *services.full]
     if item.state is ItemState.LEASED:
         reasons.append(_leased_reason(item, facts.workers, facts.now))
         return reasons
@@ -161,7 +166,7 @@ def _service_reasons(facts: ItemContext, stage: str, partition: str, able: Seque
 def why_run(facts: RunContext) -> list[WaitReason]:
     """What the run waits for, the most important first, and the last decisions of the autoscaler."""
     run, counts = facts.run, sum_counts(part.counts for part in facts.partitions)
-    reasons = _run_reasons(run, facts.run_changed_at)
+    reasons = _run_reasons(run, facts.run_changed_at, facts.pause)
     if run.state in (RunState.FINISHED, RunState.CANCELLED):
         return reasons
     if counts.remaining == 0:
@@ -219,10 +224,12 @@ _REASONS = {
 }
 
 
-def _run_reasons(run: Run, changed_at: dt.datetime) -> list[WaitReason]:
+def _run_reasons(run: Run, changed_at: dt.datetime, pause: AuditEvent | None) -> list[WaitReason]:
     match run.state:
         case RunState.PAUSED:
-            text = f"The run {run.id} is paused; `shoal runs resume {run.id}` resumes it."
+            by = f" by {pause.actor}" if pause is not None and pause.actor else ""
+            because = f": {pause.detail['because']}" if pause is not None and pause.detail.get("because") else ""
+            text = f"The run {run.id} is paused{by}{because}; `shoal runs resume {run.id}` resumes it."
             return [WaitReason(code="run_paused", text=text, since=changed_at)]
         case RunState.CANCELLED | RunState.FINISHED:
             text = f"The run {run.id} is {run.state.value}."

@@ -21,7 +21,7 @@ from shoal.model.causes import open_items_by_cause
 from shoal.model.history import MAX_HISTORY_POINTS, MINUTE_SECONDS, HistoryPoint
 from shoal.model.item import ItemState
 from shoal.model.latency import BUCKETS, CODE_BASE, UNKNOWN_WAIT, LatencyHistogram, add_buckets
-from shoal.model.views import Counts
+from shoal.model.views import Counts, WaitReason
 
 # Shorter than a minute, so that every minute has a sample although upkeep is a little late each time.
 SAMPLE_SECONDS = 55.0
@@ -145,11 +145,14 @@ class RunSampler(ABC):
         )
 
 
-async def count_causes(reads: Reads, run_id: str, counts: Counts) -> dict[str, int]:
-    """The open items of a run by what they wait for."""
+async def count_causes(
+    reads: Reads, run_id: str, counts: Counts, reasons: Sequence[WaitReason] | None = None
+) -> dict[str, int]:
+    """The open items of a run by what they wait for. `reasons`: of the run, if they are known already."""
     if not counts.remaining:
         return {}
-    reasons = await reads.why_run(run_id)
+    if reasons is None:
+        reasons = await reads.why_run(run_id)
     lanes: dict[str, int] = {}
     if counts.waiting:
         for lane in await reads.waiting_lanes(run_id, limit=LANES_SAMPLED):

@@ -116,8 +116,11 @@ class Runs(Protocol):
     async def seal(self, run_id: str, *, by: str = "") -> None:
         """No more items will be enqueued from outside: the run finishes when no open items remain."""
 
-    async def pause(self, run_id: str, *, by: str = "") -> None:
-        """Stop claims at once. Leased items may end; slots in lanes that other runs wait for are released."""
+    async def pause(self, run_id: str, *, by: str = "", because: str = "") -> None:
+        """Stop claims at once. Leased items may end; slots in lanes that other runs wait for are released.
+
+        `because`: why, for the event.
+        """
 
     async def resume(self, run_id: str, *, by: str = "") -> None:
         """Make a paused, finished or cancelled run active again. The id stays.
@@ -739,6 +742,9 @@ class Reads(Protocol):
 
         With `actor` or `action` a page may be short, even empty, while its cursor says that more follow.
         """
+
+    async def last_pause(self, run: Run) -> AuditEvent | None:
+        """Who paused a run that is paused, when and why; None for others, and when that was thousands of events ago."""
 
     async def history(
         self, run_id: str, *, seconds: float, step: int, until: dt.datetime | None = None

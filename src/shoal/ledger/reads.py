@@ -31,6 +31,7 @@ from shoal.model.history import HistoryPoint
 from shoal.model.item import FINAL_STATES, MAX_NAME_BYTES, RETRYABLE_STATES, ItemState
 from shoal.model.lane import LaneView
 from shoal.model.outcome import OutcomeClass
+from shoal.model.run import Run, RunState
 from shoal.model.url_key import MAX_URL_BYTES, check_text, key_hash, url_key
 from shoal.model.views import (
     AttemptError,
@@ -327,6 +328,12 @@ class SqlReads:
         ends = await self._db.fetch(self._sql[query], before, window, *more)
         return CursorPage(rows, str(ends[0]["id"]) if ends else None)
 
+    async def last_pause(self, run: Run) -> AuditEvent | None:
+        if run.state is not RunState.PAUSED:
+            return None
+        found = (await self.events(run_id=run.id, action="run.paused", limit=1)).rows
+        return found[0] if found else None
+
     async def history(
         self, run_id: str, *, seconds: float, step: int, until: dt.datetime | None = None
     ) -> list[HistoryPoint]:
@@ -346,11 +353,12 @@ class SqlReads:
         run = await self._runs.get(run_id)
         rank = "rank_ready" if view.state is ItemState.READY else "rank_waiting"
         lanes = await self._db.fetch(self._sql["item_lane"], run.no, item)
-        times = await self._db.row(self._sql["run_times"], run.no)
+        times, pause = await self._db.row(self._sql["run_times"], run.no), await self.last_pause(run)
         return explain.why_item(
             explain.ItemContext(
                 run=run,
                 run_changed_at=times["changed_at"],
+                pause=pause,
                 now=times["now"],
                 full=self._full(),
                 item=view,
@@ -370,7 +378,7 @@ class SqlReads:
         rows = await self._db.fetch(self._sql["item_views"], run.no, list(items))
         if not rows:
             return {}
-        times = await self._db.row(self._sql["run_times"], run.no)
+        times, pause = await self._db.row(self._sql["run_times"], run.no), await self.last_pause(run)
         found = [lane_from(row) for row in await self._db.fetch(self._sql["item_lanes"], run.no, list(items))]
         # If a lane of the run and a shared one have the same name, the items here are most often of the run's own.
         lanes = {lane.key: lane for lane in sorted(found, key=lambda lane: lane.run_id is not None)}
@@ -381,6 +389,7 @@ class SqlReads:
             explain.ItemContext(
                 run=run,
                 run_changed_at=times["changed_at"],
+                pause=pause,
                 now=times["now"],
                 full=full,
                 item=view,
@@ -394,7 +403,7 @@ class SqlReads:
 
     async def why_run(self, run_id: str, *, workers: Sequence[WorkerView] | None = None) -> list[WaitReason]:
         run = await self._runs.get(run_id)
-        times = await self._db.row(self._sql["run_times"], run.no)
+        times, pause = await self._db.row(self._sql["run_times"], run.no), await self.last_pause(run)
         delayed = [explain.DelayedGroup(*row) for row in await self._db.fetch(self._sql["delayed_reasons"], run.no)]
         lanes = await self._db.fetch(self._sql["busiest_lanes"], run.no, BUSIEST_LANES)
         if any(group.reason == "blocked" for group in delayed):
@@ -403,6 +412,7 @@ class SqlReads:
             explain.RunContext(
                 run=run,
                 run_changed_at=times["changed_at"],
+                pause=pause,
                 now=times["now"],
                 full=self._full(),
                 partitions=await self.partitions(run_id),

@@ -116,7 +116,9 @@ class BaseRuns(ABC):
         self._bulk = bulk
 
     @abstractmethod
-    async def _set_state(self, run_id: str, wanted: RunState, allowed: tuple[RunState, ...], by: str) -> int:
+    async def _set_state(
+        self, run_id: str, wanted: RunState, allowed: tuple[RunState, ...], by: str, because: str = ""
+    ) -> int:
         """Change the state if it is one of `allowed` now. Returns the run's number."""
 
     @abstractmethod
@@ -167,8 +169,8 @@ class BaseRuns(ABC):
         await self._queryable.fetch(self._sql["put_first_note"], no, name, msgspec.json.encode(mine).decode())
         return await self.get_note(run_id, name) == mine
 
-    async def pause(self, run_id: str, *, by: str = "") -> None:
-        no = await self._set_state(run_id, RunState.PAUSED, (RunState.ACTIVE, RunState.PAUSED), by)
+    async def pause(self, run_id: str, *, by: str = "", because: str = "") -> None:
+        no = await self._set_state(run_id, RunState.PAUSED, (RunState.ACTIVE, RunState.PAUSED), by, because)
         await self._bulk.apply_lane_work(no)
 
     async def resume(self, run_id: str, *, by: str = "") -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from http import HTTPStatus
 from urllib.parse import urlsplit
 
 import msgspec
@@ -16,8 +17,14 @@ MAX_GROUPS = 1_000
 OTHER_SHAPE = "(other messages)"
 _URL = re.compile(r"\w+://\S+")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
-# Three digits may be a status code and are kept; other numbers, hex ids and decimals differ between items.
-_NUMBER = re.compile(r"(?<!\w)(?!\d{3}(?![\w.]))(?:0x)?\d[\da-fA-F]*(?:\.\d+)?(?!\w)")
+# Numbers, hex ids and decimals differ between items. A status code does not: three digits at the start, after a word
+# that announces one, or before a reason phrase.
+_BEFORE_STATUS = (
+    r"(?:HTTP(?:/\d(?:\.\d)?)?(?: error)?|status|(?:HTTP|status|response|error) code|answered|CONNECT with)[\s:=]{1,3}"
+)
+_REASON_PHRASES = "|".join(re.escape(status.phrase) for status in HTTPStatus)
+_STATUS = rf"(?:^|\b{_BEFORE_STATUS})[1-5]\d\d(?!\w|\.\d)|(?<!\w)[1-5]\d\d(?= (?:{_REASON_PHRASES})\b)"
+_NUMBER = re.compile(rf"(?P<status>{_STATUS})|(?<!\w)(?:0x[\da-f]+|\d[\da-f]*(?:\.\d+)?)(?!\w)", re.IGNORECASE)
 
 
 class FailureKey(msgspec.Struct, frozen=True):
@@ -63,10 +70,9 @@ class FailurePage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def message_shape(message: str) -> str:
-    """The first line of a message, with URLs, quoted text and numbers replaced by placeholders."""
-    return _NUMBER.sub("N", _QUOTED.sub("'...'", _URL.sub("URL", message.strip().partition("\n")[0])))[
-        :MAX_MESSAGE_LENGTH
-    ]
+    """The first line of a message; URLs, quoted text and numbers but status codes are replaced by placeholders."""
+    line = _QUOTED.sub("'...'", _URL.sub("URL", message.strip().partition("\n")[0]))
+    return _NUMBER.sub(lambda number: number["status"] or "N", line)[:MAX_MESSAGE_LENGTH]
 
 
 def first_line(message: str) -> str:

@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from shoal.errors import NotFound, UsageError
+from shoal.model.item import OPEN_STATES, RETRYABLE_STATES
 from shoal.model.lane import parse_rate
+from shoal.model.run import RunState
 from shoal.model.views import ItemFilter
 from shoal.observe.formatting import format_duration, pluralize
+from shoal.observe.snapshot import live_workers
 from shoal.service import records, steer
 from shoal.service.alerts import send_test_message
 from shoal.service.commands import Commands
 from shoal.service.egress import check_exit
 from shoal.service.events import Host
 from shoal.service.failures import mute_failure, read_failure_group, unmute_failure
+from shoal.service.local_pools import project_scrapers
 from shoal.service.lookup import find_code_of_run, find_run, find_run_id, load_configured
 from shoal.service.pool import count_pool_workers, scale_pools_on
 from shoal.service.replay import check_can_fetch, preview_replay, replay_items
@@ -132,11 +136,15 @@ class Actions:
             return self._selected(
                 "retry", "retried", await steer.preview_retry(self._ledger, run, which, limit=limit), limit
             )
-        found = await find_run(self._ledger, run)
+        found, which = await steer.resolve_items(
+            self._ledger, run, which, None, steer.RETRY_STATES, named=RETRYABLE_STATES
+        )
         count = await steer.retry_items(
             self._ledger, found.id, which, limit=limit, by=self._by, on_progress=self._on_progress
         )
-        return self._changed("retry", "Retried", found, which, limit, count)
+        report = await self._changed("retry", "Retried", found, which, limit, count)
+        hint = await explain_unserved(self._ledger, self._settings, found.id) if count else ""
+        return msgspec.structs.replace(report, text=f"{report.text} {hint}".strip())
 
     async def cancel_items(self, run: str, which: ItemFilter, *, limit: int | None = None) -> ActionReport:
         """End open items as cancelled, leased ones too, at most `limit`."""
@@ -144,11 +152,11 @@ class Actions:
             return self._selected(
                 "cancel", "cancelled", await steer.preview_cancel(self._ledger, run, which, limit=limit), limit
             )
-        found = await find_run(self._ledger, run)
+        found, which = await steer.resolve_items(self._ledger, run, which, None, OPEN_STATES)
         count = await steer.cancel_items(
             self._ledger, found.id, which, limit=limit, by=self._by, on_progress=self._on_progress
         )
-        return self._changed("cancel", "Cancelled", found, which, limit, count)
+        return await self._changed("cancel", "Cancelled", found, which, limit, count)
 
     async def retry_failure(self, run: str, failure: int, *, limit: int | None = None) -> ActionReport:
         """Queue the items of a group of failures again, at most `limit`."""
@@ -202,14 +210,14 @@ class Actions:
             command=self._commands.items(verb, chosen.run.id, chosen.which, limit=limit),
         )
 
-    def _changed(
+    async def _changed(
         self, verb: str, done: str, run: Run, which: ItemFilter, limit: int | None, count: int
     ) -> ActionReport:
         return ActionReport(
             text=f"{done}: {pluralize(count, 'item')} of run {run.id}.",
             items=count,
             command=self._commands.items(verb, run.id, which, limit=limit),
-            fields=_run_fields(run),
+            fields=_run_fields(await self._ledger.runs.get(run.id)),
         )
 
     # Lanes
@@ -364,6 +372,21 @@ class Actions:
         stored = await put_stored(self._ledger, scope, value, version=version, by=self._by)
         fields = {"scope": scope, "version": stored}
         return ActionReport(text=f"The settings of {scope} are stored as version {stored}.", fields=fields)
+
+
+async def explain_unserved(ledger: Ledger, settings: Settings, run_id: str) -> str:
+    """Why nobody works on the open items of a run, and the command that changes that; empty when a worker serves it."""
+    run, commands = await ledger.runs.get(run_id), Commands(settings)
+    if run.state is RunState.PAUSED:
+        return f"The run is paused: `{commands.runs('resume', run.id)}` resumes it."
+    if live_workers(await ledger.workers.list(), run):
+        return ""
+    target = (await asyncio.to_thread(project_scrapers, settings)).get(run.scraper)
+    if target is None:
+        return "No live worker serves the run: start one with `shoal worker` or `shoal run` and its file or name."
+    newest = await ledger.runs.latest(run.scraper)
+    is_newest = newest is not None and newest.id == run.id
+    return f"No live worker serves the run: `{commands.work(target, run=None if is_newest else run.id)}` works on it."
 
 
 def _run_fields(run: Run) -> dict[str, Any]:

@@ -96,7 +96,7 @@ async def open_run(ledger: Ledger, scraper: Scraper, plan: RunPlan, spec: RunSpe
     """The run of the plan, active. A new one sets an unfinished one aside, so that it holds no place in any lane."""
     if plan.run is None:
         if plan.unfinished is not None and plan.unfinished.state is RunState.ACTIVE:
-            await ledger.runs.pause(plan.unfinished.id, by=by)
+            await ledger.runs.pause(plan.unfinished.id, by=by, because="a new run replaces it")
         return await ledger.runs.create(spec)
     if plan.run.state is not RunState.ACTIVE:
         await ledger.runs.resume(plan.run.id, by=by)
@@ -205,7 +205,7 @@ async def pause_abandoned_runs(
             continue
         if run.scraper in scrapers or None in scrapers or not was_abandoned(run.scraper):
             continue
-        await ledger.runs.pause(run.id, by=by)
+        await ledger.runs.pause(run.id, by=by, because=f"nobody worked on it when the run {keep} needed its hosts")
         if was_abandoned(run.scraper):
             paused.append(run)
         else:

@@ -97,6 +97,12 @@ class Commands:
     def stop_workers(self, run: str) -> str:
         return self._line("workers stop", flags=_flags(run=run))
 
+    def work(self, target: str, *, run: str | None = None) -> str:
+        """Work on the unfinished run of a scraper, or on `run`. `target`: the scraper as commands take it."""
+        if run is None:
+            return self._line("run", target)
+        return self._line("worker", target, flags=_flags(**{"run-id": run}))
+
     def start_pool(self, target: str, workers: int, *, run: str | None = None) -> str:
         """`target`: the scraper as commands take it."""
         return self._line("pool start", target, flags=_flags(**{"workers": workers, "run-id": run}))

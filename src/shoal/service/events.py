@@ -7,6 +7,7 @@ any thread. Every event has a `text`, one sentence for a person; its fields are 
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -67,6 +68,23 @@ class RunPaused(Event, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         return f"Run {self.run_id} of {self.scraper} is unfinished and was paused: {self.why}."
+
+
+class RunResumed(Event, frozen=True, kw_only=True):
+    """A paused run is active again, because whoever works on it now resumed it. `why`: why it had been paused."""
+
+    run_id: str
+    scraper: str
+    paused_by: str = ""
+    paused_at: dt.datetime | None = None
+    why: str = ""
+
+    @property
+    def text(self) -> str:
+        at = f" at {self.paused_at:%Y-%m-%d %H:%M:%S} UTC" if self.paused_at is not None else ""
+        by = f" by {self.paused_by}" if self.paused_by else ""
+        why = f" ({self.why})" if self.why else ""
+        return f"Run {self.run_id} of {self.scraper} was paused{by}{at}{why}, and is resumed now."
 
 
 class ItemsRefused(Event, frozen=True, kw_only=True):

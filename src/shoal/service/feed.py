@@ -45,7 +45,7 @@ from shoal.observe.logs import Logs
 from shoal.service.begin import UNFINISHED, RunChoice, RunPlan, begin_lock, open_run, plan_owned_run, plan_run
 from shoal.service.events import FeedProgress, Host, RunStarted
 from shoal.service.lookup import item_maker
-from shoal.service.run import report_paused
+from shoal.service.run import report_plan
 from shoal.service.sinks import deliver_beside, finish_deliveries, note_record_types
 from shoal.service.work import (
     alerts,
@@ -276,7 +276,7 @@ async def _begin(
         await note_record_types(ledger, scraper, run.id)
     resumed = plan.run is not None
     host.on_event(RunStarted(run_id=run.id, scraper=scraper.name, resumed=resumed, remaining=plan.remaining))
-    report_paused(plan, host.on_event)
+    await report_plan(ledger, plan, host.on_event)
     return run, resumed
 
 

@@ -161,7 +161,7 @@ def _pool_scaled_text(event: AuditEvent) -> str:
 _MARK_TEXTS: dict[str, Callable[[AuditEvent], str]] = {
     "run.created": lambda event: "run created",
     "run.sealed": lambda event: "input complete",
-    "run.paused": lambda event: "paused",
+    "run.paused": lambda event: "paused" + (f": {event.detail['because']}" if event.detail.get("because") else ""),
     "run.active": lambda event: "resumed" if not event.detail.get("because") else f"active: {event.detail['because']}",
     "run.cancelled": lambda event: "cancelled",
     "run.finished": lambda event: "finished",

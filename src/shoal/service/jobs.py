@@ -134,7 +134,9 @@ class WorkerStatusBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PerformanceBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """S4.16. The rate is that of all workers. `success_rate`: done items of done and dead ones."""
+    """S4.16. The rate is that of all workers, in the last five minutes at most; of an ended run, in all of its time.
+
+    `success_rate`: done items of done and dead ones."""
 
     processing_rate_per_hour: float
     success_rate: float | None
@@ -550,13 +552,13 @@ class Jobs:
         return round((recent.done + recent.dead + recent.skipped) * 60 / seconds, 2)
 
     async def _reading(self, run: Run) -> tuple[float | None, tuple[float, float] | None]:
-        """Items per minute, and the seconds to the end, from and to."""
+        """Items per minute as of `recent_rate`, and the seconds to the end, from and to: None when it has ended."""
         if self._gates is None or self._gates[:2] != (run.id, self._ledger):
             self._gates = run.id, self._ledger, GateCache(self._ledger, run.id)
         snapshot = await take_snapshot(self._ledger, run.id, gates=await self._gates[2].gates())
         rate = await recent_rate(self._ledger, snapshot)
         reading = Meter(rate).read(snapshot, time.monotonic())
-        return rate, reading.eta
+        return rate, None if reading.ended else reading.eta
 
     async def _pool(self) -> PoolStatus | None:
         """The newest pool of the scraper on this machine that runs, else its last one."""

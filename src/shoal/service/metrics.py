@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from shoal import __version__
 from shoal.errors import LedgerError, NotFound
+from shoal.ledger.history import count_causes
 from shoal.ledger.protocols import Ledger
 from shoal.model.history import MINUTE_SECONDS
 from shoal.model.latency import add_buckets
@@ -57,24 +58,24 @@ class RunCounters:
                 self._attempts, self._records, self._seconds = attempts.copy(), records, seconds
                 self._wait, self._work = wait, work
         labels = (run.id, run.scraper)
-        sampled = next((point.waiting_for for point in reversed(points) if point.waiting_for is not None), {})
         return {
             "shoal_attempts_total": [((*labels, name), attempts[name]) for name in ENDED_ATTEMPTS],
             "shoal_records_total": [(labels, records)],
             "shoal_item_wait_seconds": [(labels, HistogramValue(wait, estimated_seconds(wait)))],
             "shoal_item_work_seconds": [(labels, HistogramValue(work, seconds))],
-            "shoal_items_waiting_for": [((*labels, cause), items) for cause, items in sampled.items()],
         }
 
 
 class MetricsReader:
     """Reads what is exported. One per server: it keeps the counters of runs.
 
-    `find_shared` returns the reads of the ledger that is open now, or raises LedgerError.
+    `find_shared` returns the reads of the ledger that is open now, or raises LedgerError. `started`: when the server
+    started, by `time.monotonic`; without it now. Counters begin then, whenever they are read first.
     """
 
-    def __init__(self, find_shared: Callable[[], SharedReads]) -> None:
+    def __init__(self, find_shared: Callable[[], SharedReads], *, started: float | None = None) -> None:
         self._find_shared = find_shared
+        self._started = time.monotonic() if started is None else started
         self._counters: dict[str, RunCounters] = {}
         self._began: dt.datetime | None = None
 
@@ -92,7 +93,7 @@ class MetricsReader:
         began = time.perf_counter()
         now = dt.datetime.fromtimestamp(await ledger.lanes.clock(), dt.UTC)
         latency = time.perf_counter() - began
-        self._began = self._began or now
+        self._began = self._began or now - dt.timedelta(seconds=time.monotonic() - self._started)
         runs = await shared.runs.get()
         exported, left_out = _runs_to_export(runs, now)
         single(
@@ -125,8 +126,11 @@ class MetricsReader:
         labels = (run.id, run.scraper)
         status = await shared.run_reader(run.id).read(run)
         reading = status.reading
+        counts = reading.snapshot.counts
+        causes = await count_causes(shared.ledger.reads, run.id, counts, reading.snapshot.gates)
         samples: Samples = {
-            "shoal_items": [((*labels, state), n) for state, n in state_counts(reading.snapshot.counts).items()],
+            "shoal_items": [((*labels, state), n) for state, n in state_counts(counts).items()],
+            "shoal_items_waiting_for": [((*labels, cause), items) for cause, items in causes.items()],
             "shoal_run_alert": [((*labels, condition.kind.value), 1) for condition in status.conditions],
         }
         if run.state is RunState.ACTIVE:

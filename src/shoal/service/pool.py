@@ -50,7 +50,7 @@ from shoal.service.begin import (
 from shoal.service.egress import PlannedExits, check_egress, plan_exits
 from shoal.service.events import CheckFinished, Host
 from shoal.service.lookup import find_run_of
-from shoal.service.run import fill_and_report, report_paused
+from shoal.service.run import fill_and_report, report_plan
 from shoal.service.work import MetricsAddress, free_local_ledger
 from shoal.wiring import check_pools_exist, ledger_context, sqlite_path
 from shoal.worker.hooks import call_start_hooks
@@ -292,7 +292,7 @@ async def _open_run_with_items(
         check_has_start_items(scraper, request.urls, plan)
         await check_list_is_complete(ledger, plan, request.urls)
     run = await open_run(ledger, scraper, plan, scraper.run_spec(), by=BY)
-    report_paused(plan, host.on_event)
+    await report_plan(ledger, plan, host.on_event)
     await free_local_ledger(settings, ledger, run, host, by=BY)
     if request.run_id is None:
         logs = open_pool_logs(scraper, settings, request)

@@ -50,7 +50,7 @@ from shoal.service.begin import (
 )
 from shoal.service.blocking import inside_event_loop, iterate_records, run_to_end
 from shoal.service.console import Console
-from shoal.service.events import Host, ItemsRefused, OnEvent, RunPaused, RunStarted
+from shoal.service.events import Host, ItemsRefused, OnEvent, RunPaused, RunResumed, RunStarted
 from shoal.service.lookup import configure, url_source
 from shoal.service.sinks import deliver_beside, finish_deliveries, note_record_types
 from shoal.service.work import (
@@ -180,7 +180,7 @@ async def begin_run(ledger: Ledger, scraper: Scraper, plan: RunPlan, request: Ru
     await note_record_types(ledger, scraper, run.id)
     resumed = plan.run is not None
     host.on_event(RunStarted(run_id=run.id, scraper=scraper.name, resumed=resumed, remaining=plan.remaining))
-    report_paused(plan, host.on_event)
+    await report_plan(ledger, plan, host.on_event)
     if plan.run is not None and plan.run.code_version not in (None, scraper.code_version):
         host.notice("The scraper's code has changed since this run began.")
     return run
@@ -318,7 +318,7 @@ async def enqueue_on(  # noqa: PLR0913 - most by keyword
     spec = msgspec.structs.replace(scraper.run_spec(), idempotency_key=idempotency_key)
     run = await open_run(ledger, scraper, plan, spec, by=by)
     await note_record_types(ledger, scraper, run.id)
-    report_paused(plan, host.on_event)
+    await report_plan(ledger, plan, host.on_event)
     logs = open_run_logs(settings, run.id, host)
     try:
         await call_start_hooks(scraper, ledger, run, logs.log.bind(run=run.id))
@@ -351,8 +351,19 @@ async def fill_and_report(
     return progress
 
 
-def report_paused(plan: RunPlan, on_event: OnEvent) -> None:
-    """Report the unfinished run that a new one pauses."""
+async def report_plan(ledger: Ledger, plan: RunPlan, on_event: OnEvent) -> None:
+    """Report the unfinished run that a new one pauses, or that the run of the plan had been paused, and by whom."""
+    if plan.run is not None and plan.run.state is RunState.PAUSED:
+        pause = await ledger.reads.last_pause(plan.run)
+        on_event(
+            RunResumed(
+                run_id=plan.run.id,
+                scraper=plan.run.scraper,
+                paused_by=pause.actor if pause is not None else "",
+                paused_at=pause.at if pause is not None else None,
+                why=str(pause.detail.get("because") or "") if pause is not None else "",
+            )
+        )
     if plan.run is None and plan.unfinished is not None:
         paused = plan.unfinished
         why = f"a new run replaces it; `shoal runs resume {paused.id}` resumes it"

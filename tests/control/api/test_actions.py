@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,45 @@ async def test_a_run_is_paused_resumed_sealed_cancelled_and_removed(api: httpx.A
     assert (await answer(api, "DELETE", f"runs/{run.id}?preview=true"))["items"] == 4
     assert (await answer(api, "DELETE", f"runs/{run.id}"))["items"] == 4
     assert (await answer(api, "GET", f"runs/{run.id}", status=404))["error"]["hint"]
+
+
+async def test_a_retry_says_what_became_of_the_run_and_that_nobody_works_on_it(
+    api: httpx.AsyncClient,
+    ledger: Ledger,
+    either_harness: LedgerHarness,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = await small_run(ledger, "vine")
+    await ledger.runs.seal(run.id)
+    worker = await either_harness.worker()
+    await either_harness.commit(worker, *(dead(each) for each in await either_harness.claim(worker)))
+    assert (await ledger.upkeep.run_once()).finished == (run.id,)
+    path = f"runs/{run.id}/items/retry"
+    preview = await answer(api, "POST", f"{path}?preview=true", {"limit": 1})
+    assert "--state dead" in preview["command"]
+    retried = await answer(api, "POST", path, {"limit": 1})
+    assert (retried["state"], retried["command"]) == ("active", preview["command"])
+    assert retried["text"] == f"Retried: 1 item of run {run.id}.", "a worker is alive"
+    await ledger.workers.mark_dead(worker)
+    retried = await answer(api, "POST", path, {"limit": 1})
+    assert "No live worker serves the run: start one with `shoal worker`" in retried["text"]
+    (tmp_path / "vine.py").write_text('from shoal import Scraper\n\nvine = Scraper("vine")\n')
+    retried = await answer(api, "POST", path, {"limit": 1})
+    assert re.search(r"No live worker serves the run: `shoal run \S*vine\.py( \S+)*` works on it\.", retried["text"])
+    await small_run(ledger, "vine")
+    await ledger.runs.pause(run.id)
+    retried = await answer(api, "POST", path, {"limit": 1})
+    assert f"The run is paused: `shoal runs resume {run.id}" in retried["text"]
+    assert retried["state"] == "paused"
+    await ledger.runs.resume(run.id)
+    cancelled = await answer(api, "POST", f"runs/{run.id}/items/cancel", {"limit": 1})
+    assert (cancelled["state"], "--state ready" in cancelled["command"]) == ("active", True)
+    item = (await ledger.reads.items(run.id)).rows[0].id
+    assert await answer(api, "POST", f"runs/{run.id}/items/{item}/cancel")
+    retried = await answer(api, "POST", f"runs/{run.id}/items/{item}/retry")
+    assert re.search(rf"`shoal worker \S*vine\.py --run-id {run.id}", retried["text"]), "there is a newer run"
 
 
 async def test_items_are_retried_a_few_first(

@@ -85,8 +85,11 @@ class PostgresRuns(BaseRuns):
     async def _truncate_if_only_run(self, no: int) -> None:
         await self._db.fetch(self._sql["truncate_if_only_run"], no)
 
-    async def _set_state(self, run_id: str, wanted: RunState, allowed: tuple[RunState, ...], by: str) -> int:
+    async def _set_state(
+        self, run_id: str, wanted: RunState, allowed: tuple[RunState, ...], by: str, because: str = ""
+    ) -> int:
         no = (await self._catalog.run(run_id)).no
-        was = await self._db.value(self._sql["set_run_state"], no, wanted.value, [s.value for s in allowed], by)
+        states = [state.value for state in allowed]
+        was = await self._db.value(self._sql["set_run_state"], no, wanted.value, states, by, because)
         check_change(run_id, was, wanted, allowed)
         return no

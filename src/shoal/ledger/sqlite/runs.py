@@ -232,9 +232,11 @@ class SqliteRuns(BaseRuns):
     async def _truncate_if_only_run(self, no: int) -> None:
         await self._db.write(lambda tx: truncate_if_only_run(tx, no))
 
-    async def _set_state(self, run_id: str, wanted: RunState, allowed: tuple[RunState, ...], by: str) -> int:
+    async def _set_state(
+        self, run_id: str, wanted: RunState, allowed: tuple[RunState, ...], by: str, because: str = ""
+    ) -> int:
         no = (await self._catalog.run(run_id)).no
-        await self._db.write(lambda tx: _set_state(tx, no, run_id, wanted, allowed, by))
+        await self._db.write(lambda tx: _set_state(tx, no, run_id, wanted, allowed, by, because))
         return no
 
 
@@ -281,11 +283,14 @@ def _create(tx: Transaction, spec: RunSpec, settings: str) -> str:
     return run_id
 
 
-def _set_state(tx: Transaction, no: int, run_id: str, wanted: RunState, allowed: tuple[RunState, ...], by: str) -> None:
+def _set_state(
+    tx: Transaction, no: int, run_id: str, wanted: RunState, allowed: tuple[RunState, ...], by: str, because: str
+) -> None:
     was = tx.value("run_state", no)
     check_change(run_id, was, wanted, allowed)
     if was != wanted:
         tx.run("change_run_state", no, wanted.value, tx.now)
-        tx.record_event(no, by, f"run.{wanted.value}", run_id, {"from": was})
+        detail = {"from": was} | ({"because": because} if because else {})
+        tx.record_event(no, by, f"run.{wanted.value}", run_id, detail)
         tx.should_notify = True
     tx.run("set_lane_work", no, _LANE_WORK.get(wanted), None)

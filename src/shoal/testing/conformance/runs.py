@@ -271,3 +271,22 @@ class RunsConformance:
             ("run.sealed", "operator-1"),
             ("run.finished", "ledger"),
         ]
+
+    async def test_a_pause_says_who_and_why(self, harness: LedgerHarness) -> None:
+        run = await harness.run()
+        await harness.put(run, "a")
+        reads, runs = harness.ledger.reads, harness.ledger.runs
+        assert await reads.last_pause(run) is None
+        await runs.pause(run.id, by="operator-1", because="a new run replaces it")
+        paused = await reads.last_pause(await runs.get(run.id))
+        assert paused is not None
+        assert (paused.actor, paused.detail) == ("operator-1", {"from": "active", "because": "a new run replaces it"})
+        item = (await reads.items(run.id)).rows[0].id
+        for reasons in (await reads.why_run(run.id), await reads.why_item(run.id, item)):
+            assert "is paused by operator-1: a new run replaces it;" in reasons[0].text
+        await runs.resume(run.id)
+        await runs.pause(run.id, by="operator-2")
+        paused = await reads.last_pause(await runs.get(run.id))
+        assert paused is not None
+        assert (paused.actor, paused.detail) == ("operator-2", {"from": "active"})
+        assert "is paused by operator-2;" in (await reads.why_run(run.id))[0].text

@@ -735,9 +735,10 @@ begin
     return chosen;
 end $$;
 
--- Change a run's state if it is one of `allowed`; returns the state it had. Under the run's lock, so that every later
+-- Change a run's state if it is one of `allowed`; returns the state it had. because: for the event. Under the run's lock, so that every later
 -- transaction sees the new state.
-create or replace function shoal.set_run_state(run_no int, wanted text, allowed text[], actor text) returns text
+create or replace function shoal.set_run_state(run_no int, wanted text, allowed text[], actor text, because text)
+returns text
 language plpgsql as $$
 declare
     t timestamptz := shoal.clock();
@@ -758,7 +759,8 @@ begin
             finished_at = case when wanted in ('finished', 'cancelled') then t end
         where r.no = run_no;
         insert into shoal.event (at, run, actor, action, subject, detail)
-        select t, run_no, actor, 'run.' || wanted, r.id, json_build_object('from', was)
+        select t, run_no, actor, 'run.' || wanted, r.id,
+               json_strip_nulls(json_build_object('from', was, 'because', nullif(because, '')))
         from shoal.run r where r.no = run_no;
         perform shoal.wake();
     end if;

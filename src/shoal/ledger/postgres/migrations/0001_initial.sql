@@ -1,4 +1,4 @@
--- functions: 6e5ef1221e3d1956
+-- functions: 0d5720fff6a1f5fe
 -- The ledger, version 1. An item's facts never change; its state is the table that holds its row: ready, waiting,
 -- delayed, lease or outcome. A change of state is a delete in one table and an insert in another, so a claim reads
 -- claimable rows only, and finished rows are only appended.

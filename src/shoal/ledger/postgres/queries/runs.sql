@@ -22,4 +22,4 @@ insert into shoal.event (at, run, actor, action, subject, detail)
 select shoal.clock(), s.no, $2, 'run.sealed', s.id, '{}' from sealed s
 
 -- name: set_run_state
-select shoal.set_run_state($1::int, $2, $3::text[], $4)
+select shoal.set_run_state($1::int, $2, $3::text[], $4, $5)
