@@ -134,6 +134,7 @@ def test_formatting() -> None:
         ("the site answered 503", "the site answered 503"),
         ("the proxy answered CONNECT with 502.", "the proxy answered CONNECT with 502."),
         ("HTTP/1.1 404 for page 300", "HTTP/1.1 404 for page N"),
+        ("Exceeded retries: 403 with a challenge page", "Exceeded retries: 403 with a challenge page"),
         ("page 300: status code: 404", "page N: status code: 404"),
         ("page 300 failed: 404 Not Found", "page N failed: 404 Not Found"),
         ("0xDEADBEEF and 404.5 and 404 items", "N and N and N items"),

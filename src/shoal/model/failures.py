@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from shoal.model.outcome import EXCEEDED_RETRIES
+
 MAX_MESSAGE_LENGTH = 200
 MAX_HOST_LENGTH = 253
 TREND_MINUTES = 60
@@ -20,7 +22,8 @@ _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 # Numbers, hex ids and decimals differ between items. A status code does not: three digits at the start, after a word
 # that announces one, or before a reason phrase.
 _BEFORE_STATUS = (
-    r"(?:HTTP(?:/\d(?:\.\d)?)?(?: error)?|status|(?:HTTP|status|response|error) code|answered|CONNECT with)[\s:=]{1,3}"
+    r"(?:HTTP(?:/\d(?:\.\d)?)?(?: error)?|status|(?:HTTP|status|response|error) code|answered|CONNECT with"
+    rf"|{EXCEEDED_RETRIES.rstrip(': ')})[\s:=]{{1,3}}"
 )
 _REASON_PHRASES = "|".join(re.escape(status.phrase) for status in HTTPStatus)
 _STATUS = rf"(?:^|\b{_BEFORE_STATUS})[1-5]\d\d(?!\w|\.\d)|(?<!\w)[1-5]\d\d(?= (?:{_REASON_PHRASES})\b)"
