@@ -68,6 +68,9 @@ async def test_a_run_with_its_items_attempts_and_latencies(either_harness: Ledge
     later = values(await reader.read(), "shoal_attempts_total")
     assert (later[*labels, "done"], later[*labels, "dead"]) == (2, 1), "complete minutes and the current one add up"
     assert values(await reader.read(), "shoal_attempts_total") == later
+    await harness.advance_clock(-400.0)
+    back = values(await reader.read(), "shoal_attempts_total")
+    assert back[*labels, "dead"] == 1, "a clock that is set back is no error"
 
 
 @pytest.mark.parametrize(("seconds_ago", "counted"), [(600.0, 1), (0.0, 0)])
