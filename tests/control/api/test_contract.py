@@ -117,9 +117,20 @@ def test_every_operation_keeps_its_contract(subject: Subject) -> None:
     for operation in sorted(operations, key=lambda each: not each.path.endswith("/replay")):
         label = f"{operation.method.upper()} {operation.path}"
         seen[label] = _check(subject, operation)
+        if operation.path.endswith("/replay"):  # few drawn bodies name an egress that exists
+            seen[label] |= {_ask_plainly(subject, operation, item) for item in subject.names["item"]}
     # Each one did what it is for at least once: a test in which everything is refused would prove nothing.
     refused = [label for label, statuses in seen.items() if not any(status < 300 for status in statuses)]
     assert not refused, refused
+
+
+def _ask_plainly(subject: Subject, operation: Any, item: int) -> int:
+    """What would a call without options do to this item? Returns the status."""
+    path = {"run": subject.names["run"][0], "item": item}
+    case = operation.Case(path_parameters=path, query={"preview": "true"}, body={}, media_type="application/json")
+    response = case.call(base_url=subject.address)
+    case.validate_response(response, checks=CHECKS)
+    return int(response.status_code)
 
 
 def _check(subject: Subject, operation: Any) -> set[int]:
