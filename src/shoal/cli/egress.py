@@ -116,23 +116,17 @@ def free(
     ],
 ) -> None:
     """Use a banned or resting proxy again at once, at every host; or all of a pool."""
-    from shoal.model.egress import ExitState
     from shoal.observe.egress import count_text
-    from shoal.service.egress import free_exit, list_exits, list_pools
+    from shoal.service.egress import free_exit, free_pool
 
-    async def free_named(ledger: Ledger) -> tuple[PoolView | None, list[ExitView]]:
-        pools = [view for view in await list_pools(ledger) if view.kind in WAYS and view.pool == exit_]
-        if not pools:
-            return None, [await free_exit(ledger, exit_, WAYS, by=operator())]
-        views = [view async for view in list_exits(ledger, WAYS, pool=exit_) if view.state is not ExitState.GOOD]
-        return pools[0], [await ledger.exits.free(view.pool, view.key, by=operator()) for view in views]
-
-    pool, freed = session.with_ledger(free_named)
+    found = session.with_ledger(lambda ledger: free_pool(ledger, exit_, WAYS, by=operator()))
+    if found is None:
+        _change(session, lambda ledger: free_exit(ledger, exit_, WAYS, by=operator()))
+        return
+    pool, freed = found
     if session.json:
         for view in freed:
             session.record(records.exit_record(view))
-    elif pool is None:
-        _print(session, freed[0])
     else:
         session.data(f"{count_text(pool.kind, len(freed))} of {pool.pool} freed.")
 

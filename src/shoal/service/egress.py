@@ -196,6 +196,17 @@ async def free_exit(ledger: Ledger, name: str, kinds: tuple[PoolKind, ...], *, b
     return await ledger.exits.free(found.pool, found.key, by=by)
 
 
+async def free_pool(
+    ledger: Ledger, name: str, kinds: tuple[PoolKind, ...], *, by: str = ""
+) -> tuple[PoolView, list[ExitView]] | None:
+    """Make all exits of a pool good at once: the pool and those that were not. None when no pool has this name."""
+    pool = next((view for view in await list_pools(ledger) if view.kind in kinds and view.pool == name), None)
+    if pool is None:
+        return None
+    views = [view async for view in list_exits(ledger, kinds, pool=name) if view.state is not ExitState.GOOD]
+    return pool, [await ledger.exits.free(view.pool, view.key, by=by) for view in views]
+
+
 class ExitLog:
     """Logs how the exits of pools change, and how each pool stands after a change."""
 

@@ -42,8 +42,8 @@ class RunCounters:
 
     async def read(self, ledger: Ledger, run: Run, now: dt.datetime) -> Samples:
         """The counters now."""
-        gap = min((now - self._complete_until).total_seconds() + MINUTE_SECONDS, MAX_GAP_SECONDS)
-        gap = max(gap, MINUTE_SECONDS)  # the ledger's clock may have been set back
+        # Not less than nothing: the ledger's clock may have been set back.
+        gap = min(max(0.0, (now - self._complete_until).total_seconds()) + MINUTE_SECONDS, MAX_GAP_SECONDS)
         points = await ledger.reads.history(run.id, seconds=gap, step=MINUTE_SECONDS)
         points = [point for point in points if point.at >= self._complete_until]
         complete = now - dt.timedelta(seconds=COMPLETE_SECONDS)
