@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.define.context import Failure, Http, Item
+    from shoal.define.context import EarlierRuns, Failure, Http, Item, Notes
+    from shoal.define.counters import Counters
     from shoal.define.extraction import (
         absolute_url,
         css,
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
         page_url,
         xpath,
     )
+    from shoal.define.files import Files
     from shoal.define.follow import Follow
     from shoal.define.scraper import Scraper, Secret
     from shoal.define.stage import Stage
     from shoal.egress.tokens import Token
-    from shoal.errors import Blocked, Dropped, LoggedOut, Permanent, Skipped, Throttled, Transient
+    from shoal.errors import Blocked, CheckFailed, Dropped, LoggedOut, Permanent, Skipped, Throttled, Transient
     from shoal.fetch.article import Article
     from shoal.fetch.download import Download
     from shoal.fetch.form import Form
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
     from shoal.model.log import Log
     from shoal.model.request import secret
     from shoal.model.run import Run
-    from shoal.model.views import Counts
+    from shoal.model.url_key import url_hash
+    from shoal.model.views import Counts, ItemFilter
     from shoal.service.client import Fleet, connect
     from shoal.service.run import RunReport
 
@@ -40,18 +43,24 @@ if TYPE_CHECKING:
 __all__ = [
     "Article",
     "Blocked",
+    "CheckFailed",
+    "Counters",
     "Counts",
     "Download",
     "Dropped",
+    "EarlierRuns",
     "Failure",
+    "Files",
     "Fleet",
     "Follow",
     "Form",
     "Http",
     "Item",
+    "ItemFilter",
     "Log",
     "LoggedOut",
     "Metadata",
+    "Notes",
     "Page",
     "Permanent",
     "Request",
@@ -75,24 +84,31 @@ __all__ = [
     "number",
     "page_url",
     "secret",
+    "url_hash",
     "xpath",
 ]
 # Loaded when they are asked for: `import shoal` alone, as the command line does, stays fast.
 _HOMES = {
     "Article": "fetch.article",
     "Blocked": "errors",
+    "CheckFailed": "errors",
+    "Counters": "define.counters",
     "Counts": "model.views",
     "Download": "fetch.download",
     "Dropped": "errors",
+    "EarlierRuns": "define.context",
     "Failure": "define.context",
+    "Files": "define.files",
     "Fleet": "service.client",
     "Follow": "define.follow",
     "Form": "fetch.form",
     "Http": "define.context",
     "Item": "define.context",
+    "ItemFilter": "model.views",
     "Log": "model.log",
     "LoggedOut": "errors",
     "Metadata": "fetch.metadata",
+    "Notes": "define.context",
     "Page": "fetch.page",
     "Permanent": "errors",
     "Request": "fetch.page",
@@ -116,6 +132,7 @@ _HOMES = {
     "number": "define.extraction",
     "page_url": "define.extraction",
     "secret": "model.request",
+    "url_hash": "model.url_key",
     "xpath": "define.extraction",
 }
 

@@ -100,6 +100,12 @@ class WrongState(UsageError):
     remedy = "See `shoal db show` for the run's state."
 
 
+class CheckFailed(UsageError):
+    """A preflight function or a start hook of a scraper found a problem."""
+
+    remedy = "Correct it and start the pool again; nothing was started."
+
+
 class NotAllowed(ShoalError):
     remedy = "Wait until it is free, or join the run with `shoal worker`."
     exit_code = 4

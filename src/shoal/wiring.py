@@ -455,6 +455,9 @@ def build_worker(
         log=log,
         egress=egress,
         operator_settings=OperatorSettings(scraper, log),
+        max_records={
+            name: stage.policy.max_records for name, stage in scraper.stages.items() if stage.policy.max_records
+        },
     )
 
 

@@ -222,7 +222,7 @@ function answer(method, path, query, body) {
   }
   if (!loggedIn) return [401, { error: { code: "unauthorized", message: "Log in first.", hint: "" } }];
   if (path === "me") {
-    return [200, { name: option("login", false) ? "ops" : "loopback", role: option("viewer", false) ? "viewer" : "operator", by: option("login", false) ? "session" : "loopback", expires_at: null, version: "0.2.0", project: "demo", ledger: "postgres://shoal@db/shoal", backend: "postgres", time: iso(Date.now()), login_required: false, csrf: "x" }];
+    return [200, { name: option("login", false) ? "ops" : "loopback", role: option("viewer", false) ? "viewer" : "operator", by: option("login", false) ? "session" : "loopback", expires_at: null, version: "0.2.0", project: "demo", ledger: "postgres://shoal@db/shoal", backend: "postgres", time: iso(Date.now()), login_required: false, csrf: "x", pages: [] }];
   }
   if (path === "mock/ledger") {
     ledgerOk = query.get("ok") === "1";

@@ -14,6 +14,8 @@ export interface Route {
   nav?: "main" | "run";
   icon?: IconName;
   key?: string;
+  /** It is shown only when the routes of the served project are for this: a tag of theirs. */
+  needs?: string;
 }
 
 export const ROUTES: readonly Route[] = [
@@ -30,9 +32,13 @@ export const ROUTES: readonly Route[] = [
   { pattern: "fleet", title: "Fleet", load: () => import("./pages/Fleet"), nav: "main", icon: "fleet", key: "w" },
   { pattern: "collections", title: "Collections", load: () => import("./pages/Collections"), nav: "main", icon: "collections", key: "c" },
   { pattern: "schedules", title: "Schedules", load: () => import("./pages/Schedules"), nav: "main", icon: "schedules", key: "t" },
+  { pattern: "subtitles", title: "Subtitles", load: () => import("./pages/Subtitles"), nav: "main", icon: "subtitles", key: "v", needs: "subtitles" },
   { pattern: "activity", title: "Activity", load: () => import("./pages/Activity"), nav: "main", icon: "activity", key: "a" },
   { pattern: "runs/:run/compare", title: "Compare", load: () => import("./pages/Compare") },
 ];
+
+/** The pages that the server has something for; `pages` is what it said, if it has. */
+export const shownRoutes = (pages: readonly string[] = []): Route[] => ROUTES.filter((route) => route.needs === undefined || pages.includes(route.needs));
 
 export function findRoute(path: string, routes = ROUTES): { route: Route; params: Params } | null {
   for (const route of routes) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,9 @@ from shoal.cli.render.tables import print_runs
 from shoal.errors import LedgerCorrupt
 from shoal.observe.formatting import pluralize
 
+if TYPE_CHECKING:
+    from shoal.service.database import PendingMigrations
+
 BACKUP_NOTE_SECONDS = 2.0
 
 app = typer.Typer(help="Migrate, check and look into the ledger.", no_args_is_help=True)
@@ -22,10 +25,16 @@ app = typer.Typer(help="Migrate, check and look into the ledger.", no_args_is_he
 
 @app.command()
 @with_options
-def migrate(session: Session) -> None:
+def migrate(
+    session: Session,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be applied, and change nothing.")] = False,
+) -> None:
     """Create the schema, or bring it to this version's. Safe to repeat, and on several machines at once."""
     from shoal.service import database
 
+    if dry_run:
+        _print_pending(session, session.wait(database.find_pending_migrations(session.settings)))
+        return
     before, after = session.wait(database.migrate(session.settings))
     shown = session.settings.shown()["ledger"]
     if session.json:
@@ -70,6 +79,27 @@ def check(
 
 @app.command()
 @with_options
+def views(
+    session: Session,
+    target: Annotated[str, typer.Argument(metavar="SCRAPER", help="A file, module:scraper, or a name of shoal.toml.")],
+) -> None:
+    """Create the views that a scraper declares, or replace them after a change. Runs create them by themselves."""
+    from shoal.service.database import put_views
+    from shoal.service.lookup import load_configured
+
+    scraper, session.settings = load_configured(target, session.settings)
+    done = session.with_ledger(lambda ledger: put_views(ledger, scraper), create=True)
+    if session.json:
+        session.record({"scraper": scraper.name, "views": done.views, "changed": done.changed})
+    elif not done.views:
+        session.data(f"{scraper.name} declares no views.")
+    else:
+        names = ", ".join(done.views)
+        session.data(f"Created the views {names}." if done.changed else f"The views {names} are there already.")
+
+
+@app.command()
+@with_options
 def show(
     session: Session,
     scraper: Annotated[str | None, typer.Option(help="Only runs of this scraper.")] = None,
@@ -101,6 +131,17 @@ def backup(
         session.record({"ledger": session.settings.shown()["ledger"], "path": str(file), "bytes": size})
     else:
         session.data(f"Wrote {file}, {size / (1 << 20):.1f} MiB.")
+
+
+def _print_pending(session: Session, pending: PendingMigrations) -> None:
+    shown = session.settings.shown()["ledger"]
+    if session.json:
+        session.record({"ledger": shown, "before": pending.before, "after": pending.after, "migrations": pending.names})
+    elif not pending.names:
+        session.data(f"{shown} has schema version {pending.after} already; nothing would be applied.")
+    else:
+        names = ", ".join(pending.names)
+        session.data(f"{shown} would go from schema version {pending.before} to {pending.after}, by {names}.")
 
 
 def _backup_progress(session: Session) -> Callable[[int, int], None]:

@@ -1,11 +1,14 @@
-"""`shoal demo`: scrape a shop that comes with Shoal, and let the shop's own log say how it went."""
+"""`shoal demo`: scrape a site that comes with Shoal, and compare with the site's own log."""
 
 from __future__ import annotations
 
 import os
 import shlex
+import sys
 import tempfile
-from contextlib import nullcontext
+import threading
+from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,13 +17,17 @@ import typer
 from shoal.cli.render.options import with_options
 from shoal.cli.render.session import BOLD, Session
 from shoal.cli.scrapers import command_line
+from shoal.errors import EXIT_INTERRUPTED
 from shoal.service.records import run_record
 
 if TYPE_CHECKING:
     from shoal.config import Settings
+    from shoal.demo.recipe import DemoStep, RecipeDemo, Testimony
     from shoal.demo.scraper import ScrapeCheck
     from shoal.demo.shop import RunningShop
+    from shoal.demo.stand_in import RunningStandIn
     from shoal.ledger.protocols import Ledger
+    from shoal.service.client import Fleet
 
 # Slow enough to be watched, fast enough to be waited for.
 LATENCY = (0.03, 0.09)
@@ -33,15 +40,23 @@ RESULTS_PAGE = 1_000
 @with_options
 def demo(
     session: Session,
+    recipe: Annotated[
+        str,
+        typer.Argument(metavar="[RECIPE]", help="A recipe (docs/recipes) to show instead of the shop."),
+    ] = "shop",
     serve: Annotated[
         bool, typer.Option("--serve", help="Keep the dashboard up: one slow run after another, until Ctrl-C.")
     ] = False,
 ) -> None:
     """Scrape a bundled local shop of 1,259 products with all kinds of faults, and compare with the truth.
 
-    The dashboard is served meanwhile. It uses a fresh SQLite ledger in a temporary folder, unless --ledger, --db-... or
-    SHOAL_LEDGER names one.
+    With RECIPE: make the project of that recipe in a temporary folder, and run its commands against a stand-in of its
+    site. The dashboard is served meanwhile. It uses a fresh SQLite ledger in a temporary folder, unless --ledger,
+    --db-... or SHOAL_LEDGER names one.
     """
+    if recipe != "shop":
+        _demo_recipe(session, recipe, serve=serve)
+        return
     from shoal.cli.serve import serving_beside
 
     settings = _demo_settings(session.settings)
@@ -56,12 +71,85 @@ def demo(
         raise typer.Exit(code)
 
 
-def _demo_settings(settings: Settings) -> Settings:
+def _demo_recipe(session: Session, name: str, *, serve: bool) -> None:
+    """Run the commands of a recipe in a project of its own, and print what its stand-in says."""
+    from shoal.cli.serve import serving_beside
+    from shoal.demo.recipe import child_environment, run_steps, was_interrupted, write_environment
+    from shoal.recipes import find_demo, find_project
+    from shoal.service.client import Fleet
+    from shoal.templates import write_project
+
+    shown = find_demo(name)
+    ledger = session.settings.ledger if _ledger_was_named(session.settings) else None
+    folder = Path(tempfile.mkdtemp(prefix=f"shoal-demo-{name}-"))
+    write_project(folder, dict(find_project(name).files()))
+    environ = child_environment(os.environ, ledger)
+    os.environ.clear()
+    os.environ.update(environ)
+    sys.argv[0] = str(Path(sys.argv[0]).absolute())  # commands that are suggested name it
+    os.chdir(folder)
+    nobody_looks = (session.quiet or session.json) and not serve
+    with shown.serving(folder) as site:
+        write_environment(folder, shown.environment(site))
+        session.note(f"{shown.about}\nThe project is in {folder}, its stand-in site at {site.url}/")
+        session.flags = {}
+        settings = session.read_settings()
+        run = partial(
+            run_steps,
+            folder=folder,
+            environ=environ,
+            announce=lambda step: _announce(session, step),
+            output=2 if session.json else None,
+        )
+        steps = shown.steps(site)
+        results = run([step for step in steps if step.prepares])
+        with nullcontext() if nobody_looks else serving_beside(session, settings, required=serve):
+            if not was_interrupted(results) and not any(result.failed for result in results):
+                results += run([step for step in steps if not step.prepares])
+            said = session.wait(_testimony(shown, site, Fleet(settings)))
+            if serve and not was_interrupted(results):
+                session.note("\nThe dashboard stays up. Ctrl-C ends the demo.")
+                with suppress(KeyboardInterrupt):
+                    threading.Event().wait()
+    failed = [f"`{result.step.shown}` ended with {result.code}" for result in results if result.failed]
+    if session.json:
+        session.record(
+            {"recipe": name, "folder": str(folder), "said": said.lines, "problems": [*said.problems, *failed]}
+            | dict(said.figures)
+        )
+    else:
+        _title(session, "What the stand-in says" + (": something went wrong" if said.problems else ""))
+        for line in [*said.lines, *(f"PROBLEM: {problem}" for problem in (*said.problems, *failed))]:
+            session.data(f"  {line}")
+        commands = "".join(f"\n  {command_line()} {arguments}" for arguments in shown.next_commands())
+        session.note(f"\nNext:\n  cd {folder}{commands}")
+    if was_interrupted(results):
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if said.problems or failed:
+        raise typer.Exit(1)
+
+
+async def _testimony(shown: RecipeDemo, site: RunningStandIn[Any], fleet: Fleet) -> Testimony:
+    async with fleet:
+        return await shown.testimony(site, fleet)
+
+
+def _announce(session: Session, step: DemoStep) -> None:
+    if step.about:
+        session.note(f"\n# {step.about}")
+    session.note(session.styled(f"$ {step.shown}", BOLD, sys.stderr))
+
+
+def _ledger_was_named(settings: Settings) -> bool:
     """Never a project's own ledger by accident: only one that was named for this very command or shell."""
+    origin = settings.origins["ledger"]
+    return origin.kind == "flag" or (origin.name == "SHOAL_LEDGER" and origin.kind == "environment")
+
+
+def _demo_settings(settings: Settings) -> Settings:
     import msgspec
 
-    origin = settings.origins["ledger"]
-    if not (origin.kind == "flag" or (origin.name == "SHOAL_LEDGER" and origin.kind == "environment")):
+    if not _ledger_was_named(settings):
         folder = Path(tempfile.mkdtemp(prefix="shoal-demo-"))
         settings = msgspec.structs.replace(settings, ledger=str(folder / "ledger.db"), log_dir=str(folder / "logs"))
     return settings.for_scraper("shop")

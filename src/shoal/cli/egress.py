@@ -70,7 +70,10 @@ def check_all(
             took = f"{check.seconds * 1000:.0f} ms"
             session.data(f"{mark}  {check.pool}/{check.exit}  {check.label}  {check.text}  {took}")
 
-    checks = session.wait(check_proxies(session.settings, pool=pool, url=url, on_check=show))
+    def warn(problem: str) -> None:
+        session.note(f"Left out: {problem}.")
+
+    checks = session.wait(check_proxies(session.settings, pool=pool, url=url, on_check=show, on_problem=warn))
     failed = sum(not check.ok for check in checks)
     if not checks:
         session.note("shoal.toml has no pool of proxies.")

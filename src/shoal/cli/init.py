@@ -12,21 +12,23 @@ import typer
 
 from shoal.cli.render.options import with_options
 from shoal.cli.render.session import DIM, Session
-from shoal.errors import UsageError
 
 
 @with_options
 def init(
     session: Session,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder; it is made if need be.")] = Path(),
-    recipe: Annotated[str, typer.Option(help="What to start from: shop, pages, crawl, api or newspaper.")] = "shop",
+    recipe: Annotated[
+        str, typer.Option(help="What to start from: shop, pages, crawl, api, newspaper, or a recipe (docs/recipes).")
+    ] = "shop",
 ) -> None:
     """Make a project: a scraper that works, its settings, and a test with a saved page. Overwrites nothing."""
-    from shoal.templates import find_template
+    from shoal.recipes import find_project
+    from shoal.templates import write_project
 
-    chosen = find_template(recipe)
+    chosen = find_project(recipe)
     texts = dict(chosen.files())
-    _write(folder, texts)
+    write_project(folder, texts, recipe=chosen.name)
     commands = [
         (_with_program_path(command), meaning) for command, meaning in chosen.next_commands(shlex.quote(str(folder)))
     ]
@@ -56,23 +58,3 @@ def _with_program_path(command: str) -> str:
     if not here.exists() or (on_path is not None and Path(on_path).parent == here.parent):
         return command
     return f"{shlex.quote(str(here))} {rest}".rstrip()
-
-
-def _write(folder: Path, texts: dict[str, str]) -> None:
-    """Write all files, or none when one exists already."""
-    existing = [name for name in texts if (folder / name).exists() or (folder / name).is_symlink()]
-    if existing:
-        raise UsageError(
-            f"{folder.resolve()} has {', '.join(existing)} already; nothing was written.",
-            remedy="Choose another folder: shoal init NAME.",
-        )
-    try:
-        for name, text in texts.items():
-            file = folder / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("x", encoding="utf-8") as opened:
-                opened.write(text)
-    except OSError as error:
-        raise UsageError(
-            f"{error.filename or folder} cannot be written: {error.strerror}.", remedy="Choose another folder."
-        ) from None

@@ -28,6 +28,7 @@ VERBS = {
     "init": Verb("shoal.cli.init", "Make a project: a scraper, its settings, a test."),
     "demo": Verb("shoal.cli.demo", "Scrape a bundled local shop and compare with the truth."),
     "run": Verb("shoal.cli.run", "Run a scraper to its end."),
+    "start": Verb("shoal.cli.enqueue", "Start a scraper as its mode says: here, or for workers."),
     "try": Verb("shoal.cli.try_", "Run one item through one stage, without a ledger."),
     "shell": Verb("shoal.cli.shell", "Fetch a page and open a Python prompt on it."),
     "enqueue": Verb("shoal.cli.enqueue", "Store a run and its items for workers."),
@@ -35,6 +36,7 @@ VERBS = {
     "worker": Verb("shoal.cli.worker", "Work on a scraper's runs until nothing is left."),
     "pool": Verb("shoal.cli.pool", "Keep several workers running on this machine."),
     "schedule": Verb("shoal.cli.schedule", "Start runs at set times, each slot once."),
+    "newspapers": Verb("shoal.cli.newspapers", "Check a folder of newspapers, take over existing ones."),
     "status": Verb("shoal.cli.status", "Show how the newest runs stand, or one of them."),
     "alerts": Verb("shoal.cli.alerts", "List alerts, test addresses, raise alerts without a worker."),
     "watch": Verb("shoal.cli.watch", "Watch a run until it ends."),
@@ -55,6 +57,7 @@ VERBS = {
     "config": Verb("shoal.cli.config", "Show the configuration."),
     "doctor": Verb("shoal.cli.doctor", "Check everything that can be wrong, name remedies."),
     "bench": Verb("shoal.cli.bench", "Measure how fast Shoal is on this machine."),
+    "plan": Verb("shoal.cli.plan", "Say what a large job needs: workers, database, disk, hours."),
     "completion": Verb("shoal.cli.completion", "Print the script that makes your shell complete commands."),
 }
 

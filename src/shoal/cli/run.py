@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -42,6 +42,7 @@ from shoal.observe.formatting import pluralize
 
 if TYPE_CHECKING:
     from shoal.config import Settings
+    from shoal.define.scraper import Scraper
     from shoal.errors import ShoalError
     from shoal.service.collection import CollectionRequest
     from shoal.service.run import RunReport, RunRequest
@@ -66,6 +67,11 @@ def run(
     from_store: Annotated[bool, typer.Option("--from-store", help="Parse kept pages again, fetch nothing.")] = False,
     max_dead: Annotated[str | None, typer.Option(help="More dead items than this: exit 1 (1%, 25).")] = None,
     output: Annotated[str | None, typer.Option("--output", "-o", help="Export to this file, or folder.")] = None,
+    since: Annotated[str | None, typer.Option(metavar="DAY", help="Of an archive: from this day, 2024-06-01.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="DAY", help="Of an archive: up to this day.")] = None,
+    from_scratch: Annotated[
+        bool, typer.Option("--from-scratch", help="Read again what earlier runs have (newspapers).")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
     name: Annotated[str | None, typer.Option(help="Run under this name instead of the scraper's own.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Of a folder: run all that is in it.")] = False,
@@ -94,12 +100,15 @@ def run(
     check_alone(idempotency_key, resume=resume or failed, fresh=fresh, dry_run=dry_run)
     jobs = 1 if sequential else concurrency
     check_bounds(least, most, jobs is not None, "-j or --sequential")
-    overrides: dict[str, object | None] = {"concurrency": most or jobs, "max_dead": max_dead}
+    overrides: dict[str, Any] = {"concurrency": most or jobs, "max_dead": max_dead}
+    overrides |= {"since": since, "until": until, "from_scratch": "yes" if from_scratch else None}
     for_one = {"--urls-file": urls_file, "--stage": stage, "--limit": limit, "--store": store, "--name": name}
     for_one |= {"--from-store": from_store, "--metrics-port": metrics_port is not None}
     for_many = {"--where": where, "--country": country, "--include": include, "--exclude": exclude, "--failed": failed}
     choice = choice_of(resume or failed, fresh)
     at_first = None if most is None else least or 1
+    import msgspec
+
     from shoal.service.begin import RunChoice
     from shoal.service.run import RunRequest
 
@@ -115,13 +124,12 @@ def run(
     )
     if (collection := folder_meant(session, target)) is None:
         _refuse({"--all": everything, **for_many}, f"{target} is no folder of scrapers.")
-        code = _run_one(
-            *(session, target, request, urls_file, stage, name, {**overrides, "store": store}, dry_run), serve=serve
-        )
+        overrides["store"] = store
+        scraper, settings = load(session, target, name=name, **overrides)
+        request = msgspec.structs.replace(request, urls=url_file(scraper, urls_file, stage))
+        code = run_loaded(session, scraper, settings, request, target, name=name, dry_run=dry_run, serve=serve)
     else:
         _refuse(for_one, f"{target} is a folder of scrapers.")
-        import msgspec
-
         from shoal.fleet.collection.members import MemberFilter
         from shoal.service.collection import CollectionRequest
 
@@ -145,31 +153,27 @@ def run(
         raise typer.Exit(code)
 
 
-def _run_one(
+def run_loaded(
     session: Session,
-    target: str,
+    scraper: Scraper,
+    settings: Settings,
     request: RunRequest,
-    urls_file: str | None,
-    stage: str | None,
-    name: str | None,
-    overrides: Mapping[str, object | None],
-    dry_run: bool,
+    target: str,
     *,
-    serve: bool,
+    name: str | None = None,
+    dry_run: bool = False,
+    serve: bool = False,
 ) -> int:
-    import msgspec
+    """Run a scraper in this process to its end, with progress and summary. Returns the exit code.
 
+    `target` and `name`: what it was loaded by, for the command that resumes it.
+    """
     from shoal.cli.render.run import exit_code, print_summary
     from shoal.service.begin import RunBusy
-    from shoal.service.run import run_scraper
+    from shoal.service.run import check_output, run_scraper
 
-    if request.output is not None:
-        from shoal.export import check_target
-
-        check_target(request.output)
-    scraper, settings = load(session, target, name=name, **overrides)
+    check_output(scraper, request.output)
     check_can_resume(scraper, settings, request.choice)
-    request = msgspec.structs.replace(request, urls=url_file(scraper, urls_file, stage))
     if dry_run:
         from shoal.cli.render.run import print_plan
 
@@ -181,6 +185,8 @@ def _run_one(
         except RunBusy as busy:
             print_busy(session, busy)
             raise
+    if report.folder is not None:
+        session.note(f"{pluralize(report.folder_records, 'new record')} in {report.folder}/.")
     if report.work is None:
         print_already_ended(session, report.run)
         return 0

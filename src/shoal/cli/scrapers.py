@@ -57,6 +57,9 @@ KEPT_OPTIONS = (
     "store",
     "from_store",
     "max_dead",
+    "since",
+    "until",
+    "from_scratch",
     "output",
     "log_dir",
     "metrics_port",
@@ -99,18 +102,19 @@ class Folder(NamedTuple):
 
 
 def load(
-    session: Session, target: str, *, name: str | None = None, **overrides: object | None
+    session: Session, target: str, *, name: str | None = None, uses_ledger: bool = True, **overrides: object | None
 ) -> tuple[Scraper, Settings]:
     """The scraper and its settings. `overrides` are settings that options of the command gave.
 
-    `name` replaces the scraper's own: its runs, its settings and its lock are those of that name.
+    `uses_ledger`: False for a command that works without one. `name` replaces the scraper's own: its runs, its settings
+    and its lock are those of that name.
     """
     import msgspec
 
     from shoal.service.lookup import load_configured
 
     overrule(session, overrides)
-    scraper, settings = load_configured(target, session.settings, name=name)
+    scraper, settings = load_configured(target, session.settings, name=name, uses_ledger=uses_ledger)
     session.settings = msgspec.structs.replace(session.settings, hidden=scraper.secrets)
     return scraper, settings
 
@@ -139,19 +143,20 @@ def overrule(session: Session, overrides: Mapping[str, object | None]) -> None:
 
 
 def folder_meant(session: Session, target: str) -> Folder | None:
-    """The collection that the target names, if it names one."""
+    """The collection that the target names, if it names one. A name of the configuration outranks a folder."""
     import os
 
     from shoal.define.yaml_scraper import slug
 
-    if target.endswith("/") or os.path.isdir(target):
-        folder = Path(target)
-        return Folder(slug(folder.resolve().name) or "folder", folder, registered=False)
     # Read apart: the session's own settings are read once, and options are still to come.
     settings = session.read_settings()
     table = settings.scrapers.get(target)
-    if table is not None and table.target is not None and table.target.endswith("/"):
-        return Folder(table.name, Path(settings.in_project(table.target)), registered=True)
+    if table is not None and table.target is not None:
+        is_folder = table.target.endswith("/")
+        return Folder(table.name, Path(settings.in_project(table.target)), registered=True) if is_folder else None
+    if target.endswith("/") or os.path.isdir(target):
+        folder = Path(target)
+        return Folder(slug(folder.resolve().name) or "folder", folder, registered=False)
     return None
 
 
@@ -209,4 +214,7 @@ def command_line() -> str:
     called = Path(sys.argv[0])
     if called.name != "shoal":
         return "python -m shoal"
-    return "shoal" if shutil.which("shoal") is not None else os.path.relpath(called)
+    if shutil.which("shoal") is not None:
+        return "shoal"
+    relative = os.path.relpath(called)
+    return str(called.absolute()) if relative.startswith("..") else relative

@@ -215,6 +215,8 @@ def serving_beside(
 
 def _server_module() -> Any:
     try:
+        import prometheus_client  # noqa: F401 - /metrics imports it on first use
+
         from shoal.control import server
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "shoal":

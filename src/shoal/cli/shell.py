@@ -223,7 +223,7 @@ def shell(
     scraper: Scraper | None = None
     settings: Settings = session.settings
     if target is not None:
-        scraper, settings = load(session, target)
+        scraper, settings = load(session, target, uses_ledger=False)
     with Visitor(settings, scraper, browser=browser, egress=egress) as visitor:
         try:
             page = visitor.fetch(url)

@@ -70,13 +70,13 @@ def try_(
 def _find_stage(session: Session, target: str, name: str | None) -> tuple[Scraper, Settings, AnyStage]:
     """The scraper, and the stage that `--stage` or the end of the target names."""
     try:
-        scraper, settings = load(session, target)
+        scraper, settings = load(session, target, uses_ledger=False)
     except NotFound:
         place, colon, after = target.rpartition(":")
         if not colon or name is not None:
             raise
         # What comes after the colon is no scraper; it may be a stage of the only one there is.
-        scraper, settings = load(session, f"{place}:")
+        scraper, settings = load(session, f"{place}:", uses_ledger=False)
         if after not in scraper.stages:
             raise
         name = after

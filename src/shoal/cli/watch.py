@@ -43,10 +43,9 @@ def watch(
     snapshot = session.with_ledger(lambda ledger: _watch(session, ledger, run))
     if not session.json:
         counts = snapshot.counts
-        ends = format_ends(counts.done, counts.dead, counts.skipped)
+        ends = format_ends(counts.done, counts.dead, counts.skipped, counts.cancelled)
         session.data(
-            f"Run {snapshot.run.id} is {snapshot.run.state.value}: {ends}, "
-            f"{counts.cancelled} cancelled, {pluralize(counts.results, 'record')}."
+            f"Run {snapshot.run.id} is {snapshot.run.state.value}: {ends}, {pluralize(counts.results, 'record')}."
         )
 
 

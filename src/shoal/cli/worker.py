@@ -46,6 +46,9 @@ def worker(
     timeout: Annotated[float | None, typer.Option(min=0.1, help="End after so many seconds, exit 124.")] = None,
     drain: Annotated[bool, typer.Option("--drain", help="Exit as soon as nothing is claimable.")] = False,
     forever: Annotated[bool, typer.Option("--forever", help="Wait for future runs when nothing is left.")] = False,
+    place: Annotated[
+        str | None, typer.Option(metavar="N/OF", help='This worker is number N, from 0, of OF: for share = "fixed".')
+    ] = None,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = LOOPBACK,
 ) -> None:
@@ -67,6 +70,8 @@ def worker(
 
     found, settings = load(session, scraper or named or "", concurrency=most or concurrency, batch_size=batch_size)
     check_stage_names(found, stage)
+    if place is not None:
+        settings = settings.at_place(*_place(place))
 
     scope = Scope(
         scraper=found.name,
@@ -95,6 +100,13 @@ def worker(
     if session.json:
         session.record(summary)
     raise typer.Exit(exit_code_of_worker(summary))
+
+
+def _place(text: str) -> tuple[int, int]:
+    number, _, workers = text.partition("/")
+    if not (number.isdecimal() and workers.isdecimal() and int(number) < int(workers)):
+        raise typer.BadParameter(f"{text!r} is not a place such as 3/10.", param_hint="--place")
+    return int(number), int(workers)
 
 
 def _print_end(session: Session, summary: WorkSummary) -> None:

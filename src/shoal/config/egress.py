@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast, get_args
 from urllib.parse import urlsplit
 
 import msgspec
@@ -16,8 +16,10 @@ from shoal.errors import InvalidSetting
 from shoal.model.egress import BudgetPolicy, HealthRules, PoolKind
 from shoal.model.run import check_name
 
-Share = Literal["split", "shared"]
+Share = Literal["split", "fixed", "shared"]
 Choice = Literal["round_robin", "healthiest", "sticky"]
+# As other programs call them.
+_OTHER_CHOICE_NAMES = {"health_based": "healthiest"}
 
 _PROXIES, _TOKENS, _TOR = ("proxies",), ("tokens",), ("tor",)
 # Which kinds have an option; the others are for all.
@@ -30,17 +32,23 @@ _KINDS_OF: dict[str, tuple[str, ...]] = {
     "block_after": (*_PROXIES, *_TOR),
     "block_for": (*_PROXIES, *_TOR),
     "choose": (*_PROXIES, *_TOKENS, *_TOR),
+    "rotate": _PROXIES,
     "ban_for": (*_PROXIES, *_TOKENS),
     "header": _TOKENS,
     "hosts": _TOKENS,
     "budget": _TOKENS,
     "budgets": _TOKENS,
+    "address_url": (*_PROXIES, *_TOR),
     "socks": _TOR,
+    "control": _TOR,
     "torrc": _TOR,
     "circuits": _TOR,
     "rotate_after": _TOR,
     "rotate_every": _TOR,
 }
+# Empty, these count as not given, and a port alone is one of this machine: so a variable can be written as their value.
+_MAY_BE_EMPTY = ("socks", "control", "torrc", "address_url")
+_MAY_BE_A_PORT = ("socks", "control")
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*(ms|s|m|min|h|d)?", re.ASCII)
 _UNITS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
 _HOST = re.compile(r"(https?://)?(\*\.)?[\w.-]+(:[0-9]{1,5})?|(https?://)?\[[0-9a-f:]+\](:[0-9]{1,5})?", re.ASCII)
@@ -97,6 +105,14 @@ def _read_budgets(name: str, given: RawValue) -> dict[str, BudgetPolicy]:
     return {key: _read_budget(f"{name}.{key}", RawValue(value, given.origin)) for key, value in given.value.items()}
 
 
+def _read_choice(name: str, given: RawValue) -> Choice:
+    text = given.value.strip().lower() if isinstance(given.value, str) else ""
+    found = _OTHER_CHOICE_NAMES.get(text, text)
+    if found not in get_args(Choice):
+        raise given.invalid(name, CHOICE.accepted)
+    return cast("Choice", found)
+
+
 def _read_hosts(name: str, given: RawValue) -> tuple[str, ...]:
     value = [given.value] if isinstance(given.value, str) else given.value
     texts = value if isinstance(value, list) else []
@@ -105,6 +121,7 @@ def _read_hosts(name: str, given: RawValue) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text.strip().lower() for text in texts))
 
 
+CHOICE = CustomType(_read_choice, "round_robin, healthiest or sticky")
 DURATION = CustomType(_read_duration, 'a time such as "90s", "60m" or "2h", or a number of seconds')
 BUDGET = CustomType(_read_budget, 'calls per time, such as "5000/h" or "30/min"')
 BUDGETS = CustomType(_read_budgets, 'budgets by kind of call, such as { search = "30/min" }')
@@ -119,13 +136,14 @@ HeaderText = Annotated[
         description='a header with {token} in it, such as "Authorization: Bearer {token}"',
     ),
 ]
+_PORT_OF_TOR = r"\A(\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):(?!0)[0-9]{1,5}\Z"
 SocksText = Annotated[
-    str,
-    Meta(
-        pattern=r"\A(\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):(?!0)[0-9]{1,5}\Z",
-        description='host and port of Tor\'s SOCKS proxy, such as "tor:9050"',
-    ),
+    str, Meta(pattern=_PORT_OF_TOR, description='host and port of Tor\'s SOCKS proxy, such as "tor:9050"')
 ]
+ControlText = Annotated[
+    str, Meta(pattern=_PORT_OF_TOR, description='host and port of Tor\'s control port, such as "tor:9051"')
+]
+UrlText = Annotated[str, Meta(max_length=2_000, pattern=r"\Ahttps?://[^\s/]+\S*\Z", description="a URL")]
 Duration = Annotated[float, DURATION]
 
 
@@ -133,7 +151,7 @@ class EgressConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A pool of exits. docs/howto/proxies.md, tokens.md and tor.md have the meanings.
 
     `given`: the values of the environment variables that `env` names, by name; secret. `missing`: those of its names
-    that match none.
+    that match none. `place`: the number of this worker, and how many there are, for `share = "fixed"`.
     """
 
     name: str
@@ -143,7 +161,8 @@ class EgressConfig(msgspec.Struct, frozen=True, kw_only=True):
     env: Annotated[tuple[str, ...], ENV_NAMES] = ()
     refresh: Duration = 300.0
     share: Share = "shared"
-    choose: Choice = "round_robin"
+    choose: Annotated[Choice, CHOICE] = "round_robin"
+    rotate: bool = True
     ban_after: Annotated[int, Meta(ge=1, le=100_000)] = 10
     ban_for: Duration = 3_600.0
     block_after: Annotated[int, Meta(ge=1, le=100_000)] = 3
@@ -152,13 +171,16 @@ class EgressConfig(msgspec.Struct, frozen=True, kw_only=True):
     hosts: Annotated[tuple[str, ...], HOSTS] = ()
     budget: Annotated[BudgetPolicy, BUDGET] | None = None
     budgets: Annotated[dict[str, BudgetPolicy], BUDGETS] = {}
+    address_url: UrlText | None = None
     socks: SocksText | None = None
+    control: ControlText | None = None
     torrc: Text | None = None
     circuits: Annotated[int, Meta(ge=1, le=10_000)] = 8
     rotate_after: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     rotate_every: Duration = 600.0
     given: Mapping[str, str] = {}
     missing: tuple[str, ...] = ()
+    place: tuple[int, int] | None = None
     origins: Mapping[str, Origin] = {}
 
     @property
@@ -180,13 +202,14 @@ class EgressConfig(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(sorted((word for word in words if word), key=len, reverse=True))
 
 
-EGRESS_TYPES = setting_types(EgressConfig, without=("name", "given", "missing", "origins"))
+EGRESS_TYPES = setting_types(EgressConfig, without=("name", "given", "missing", "place", "origins"))
 
 
 def read_egress(name: str, table: Mapping[str, RawValue], variables: Variables) -> EgressConfig:
     """A pool's table with every value checked. Raises InvalidSetting."""
     check_name("egress", name)
     place = f"[egress.{name}]"
+    table = {key: given for key, given in ((key, _port_named(key, raw)) for key, raw in table.items()) if given}
     if "kind" not in table:
         raise InvalidSetting(f"{place} has no kind.", remedy='Add kind = "proxies", "tokens" or "tor".')
     values = {key: read_value(key, EGRESS_TYPES[key], given) for key, given in table.items()}
@@ -197,14 +220,25 @@ def read_egress(name: str, table: Mapping[str, RawValue], variables: Variables) 
                 f"{given.origin} is no option of egress of the kind {kind}; it is one of {', '.join(_KINDS_OF[key])}.",
                 remedy="Remove it.",
             )
+    if values.get("share") == "fixed" and kind != "proxies":
+        raise InvalidSetting(
+            f"{table['share'].origin}: only egress of the kind proxies has parts that are fixed.",
+            remedy='Choose share = "split".',
+        )
     needed = {"proxies": ("file", "env", "url"), "tokens": ("env",), "tor": ()}[kind]
     if needed and sum(key in values for key in needed) != 1:
         raise InvalidSetting(
             f"{place} needs {' or '.join(needed)}{', one of them' if len(needed) > 1 else ''}.",
             remedy=f"Say where the {kind} come from.",
         )
-    if "socks" in values and int(values["socks"].rpartition(":")[2]) > MAX_PORT:
-        raise table["socks"].invalid("socks", f"host and port, which is {MAX_PORT} at most")
+    for key in _MAY_BE_A_PORT:
+        if key in values and int(values[key].rpartition(":")[2]) > MAX_PORT:
+            raise table[key].invalid(key, f"host and port, which is {MAX_PORT} at most")
+    if "control" in values and "socks" not in values:
+        raise InvalidSetting(
+            f"{place} has control without socks: the tor that a worker starts is controlled by it anyway.",
+            remedy="Remove control, or name the tor of somebody else with socks.",
+        )
     if "socks" in values and "torrc" in values:
         raise InvalidSetting(
             f"{place} has socks, so it starts no tor that could read torrc.", remedy="Remove one of them."
@@ -212,6 +246,16 @@ def read_egress(name: str, table: Mapping[str, RawValue], variables: Variables) 
     found, missing = _variables(values.get("env", ()), variables)
     origins = {key: given.origin for key, given in table.items()}
     return EgressConfig(name=name, **values, given=found, missing=missing, origins=origins)
+
+
+def _port_named(key: str, given: RawValue) -> RawValue | None:
+    """The value; None for an empty one that counts as not given; a port alone with the address of this machine."""
+    text = str(given.value).strip() if isinstance(given.value, str | int) else None
+    if key in _MAY_BE_EMPTY and text == "":
+        return None
+    if key in _MAY_BE_A_PORT and text is not None and text.isdigit():
+        return RawValue(f"127.0.0.1:{text}", given.origin)
+    return given
 
 
 def _variables(names: tuple[str, ...], variables: Variables) -> tuple[dict[str, str], tuple[str, ...]]:

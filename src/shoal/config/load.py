@@ -13,6 +13,7 @@ import msgspec
 from shoal.config.egress import EGRESS_TYPES, EgressConfig, read_egress
 from shoal.config.postgres import PART_VARIABLES, PostgresParts, flag_of
 from shoal.config.settings import (
+    ASSIGN_NONE,
     ENV_PREFIX,
     NAMES,
     PATHS,
@@ -70,6 +71,7 @@ def load_settings(
         stage=tuple(STAGE_TYPES),
         sink=tuple(SINK_TYPES),
         egress=tuple(EGRESS_TYPES),
+        variables=variables,
     )
     low, high = reader.pyproject(folder), reader.shoal_toml(folder)
     given = {**low.given, **high.given, **_from_variables(variables), **_from_flags(given_flags, own_options)}
@@ -111,7 +113,7 @@ def _from_project(values: Mapping[str, Any], origins: Mapping[str, Origin], proj
     moved = dict(values)
     for name in ("ledger", *PATHS):
         value = values.get(name)
-        if not value or not origins[name].is_of_project:
+        if not value or not origins[name].is_of_project or (name == "assign" and value == ASSIGN_NONE):
             continue
         if name == "ledger":
             address = ledger_address(value)

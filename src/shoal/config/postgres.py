@@ -21,6 +21,11 @@ PART_VARIABLES = {
     "db_user": ("PGUSER", "DB_USER"),
 }
 PASSWORD_VARIABLES = ("PGPASSWORD", "DB_PASSWORD")
+# The names of older systems and of container images. They count where POSTGRES_HOST is set: without it they are meant
+# for the server of a container, which reads the others.
+HOST_ALIAS = "POSTGRES_HOST"
+PART_ALIASES = {"db_host": HOST_ALIAS, "db_port": "POSTGRES_PORT", "db_name": "POSTGRES_DB", "db_user": "POSTGRES_USER"}
+PASSWORD_ALIAS = "POSTGRES_PASSWORD"
 PASSWORD_FILE_VARIABLES = ("DB_PASSWORD_FILE",)
 # The driver reads these from the environment itself, but not from `.env`.
 OPTION_VARIABLES = {
@@ -41,10 +46,16 @@ class PostgresParts:
         self._variables = variables
         self._current, self._project = current, project
         self._flags = [name for name in PART_VARIABLES if name in flags]
+        self._has_aliases = variables.first((HOST_ALIAS,)) is not None
         self._given = {
-            part: RawValue(flags[part], Origin("flag", flag_of(part))) if part in flags else variables.first(names)
+            part: RawValue(flags[part], Origin("flag", flag_of(part))) if part in flags else self._variable(part, names)
             for part, names in PART_VARIABLES.items()
         }
+
+    def _variable(self, part: str, names: tuple[str, ...]) -> RawValue | None:
+        return self._variables.first(names) or (
+            self._variables.first((PART_ALIASES[part],)) if self._has_aliases else None
+        )
 
     def ledger(self) -> RawValue | None:
         """The address from the parts, if they name a host or a database."""
@@ -159,10 +170,12 @@ class PostgresParts:
         return msgspec.structs.replace(address, options={**address.options, **_missing(given, address.options)})
 
     def password(self) -> str:
+        file = self._variables.first(PASSWORD_FILE_VARIABLES)
         given = self._variables.first(PASSWORD_VARIABLES)
+        if given is None and file is None and self._has_aliases:
+            given = self._variables.first((PASSWORD_ALIAS,))
         if given is not None:
             return str(given.value)
-        file = self._variables.first(PASSWORD_FILE_VARIABLES)
         if file is None:
             return ""
         try:

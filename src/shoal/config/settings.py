@@ -35,10 +35,11 @@ from shoal.config.values import (
     setting_types,
     shown_value,
 )
-from shoal.define.policy import DEFAULT_RETRIES, MAX_MEMBER_SECONDS, Client, Pace
+from shoal.define.policy import DEFAULT_RETRIES, MAX_MEMBER_SECONDS, MAX_RECORDS, Client, Pace
 from shoal.errors import InvalidSetting
 from shoal.model.lane import parse_rate
 from shoal.model.ledger_url import redacted_address, secrets_of
+from shoal.model.log import LogNames
 from shoal.model.outcome import RetryPolicy
 from shoal.model.redaction import secret_texts
 from shoal.model.run import DeadLimit
@@ -54,10 +55,22 @@ UserAgentText = Annotated[
     str, Meta(max_length=500, pattern=r"\A[ -~]*\Z", description="a line of at most 500 ASCII characters")
 ]
 # A URL would become a folder of that name.
+DayText = Annotated[str, Meta(pattern=r"\A(\d{4}-\d\d-\d\d)?\Z", description="a day such as 2024-01-31")]
 FOLDER = rf"\A(?!.*://){PLAIN_TEXT}*\Z"
 FOLDER_TEXT = "the path of a folder on this machine, or empty for"
 PLACE = rf"\A(?:(?:s3|gs|az)://[^/]|(?!.*://)){PLAIN_TEXT}*\Z"
 PLACE_TEXT = "the path of a folder, s3://BUCKET/PREFIX (gs://, az://), or empty for no downloads"
+LOG_NAME = r"\A(?:[\w.-]|\{scraper\})+\.log\Z"
+LogName = Annotated[
+    str, Meta(pattern=LOG_NAME, description="the name of a file, such as {scraper}_pool.log, without a folder")
+]
+WorkerLogName = Annotated[
+    str,
+    Meta(
+        pattern=r"\A(?:[\w.-]|\{scraper\})*\{worker\}(?:[\w.-]|\{scraper\})*\.log\Z",
+        description="the name of a file with {worker} in it, such as {scraper}_worker_{worker}.log, without a folder",
+    ),
+]
 TargetText = Annotated[
     str,
     Meta(
@@ -90,6 +103,7 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True):
     egress: Annotated[str, Meta(max_length=200, description="the name of a pool, or empty for none")] | None = None
     client: Client | None = None
     pace: Pace | None = None
+    max_records: Annotated[int, Meta(ge=0, le=MAX_RECORDS)] | None = None
 
     @property
     def pause(self) -> tuple[float, float] | None:
@@ -145,6 +159,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     busy_timeout: Annotated[float, Meta(ge=0, le=3_600, extra=SECONDS)] = 30.0
     concurrency: Concurrency = 16
     workers: Annotated[int, Meta(ge=0, le=1_000)] = 0
+    worker_limit: Annotated[int, Meta(ge=0, le=1_000)] = 0
     batch_size: Annotated[int, Meta(ge=1, le=10_000)] = 50
     lease: Annotated[float, Meta(ge=1, le=86_400, extra=SECONDS)] = 30.0
     drain: Annotated[float, Meta(ge=0, le=86_400, extra=SECONDS)] = 30.0
@@ -160,12 +175,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     backoff_cap: BackoffCap = RetryPolicy().cap
     backoff_jitter: BackoffJitter = RetryPolicy().jitter
     max_dead: Annotated[DeadLimit, DEAD_LIMIT] = DeadLimit(Decimal(10), True)
+    since: DayText = ""
+    until: DayText = ""
+    from_scratch: bool = False
     store: Annotated[str, Meta(pattern=FOLDER, description=f"{FOLDER_TEXT} no store")] = ""
     files: Annotated[str, Meta(pattern=PLACE, description=PLACE_TEXT)] = ".shoal/files"
     sessions: Annotated[str, Meta(pattern=FOLDER, description=f"{FOLDER_TEXT} no sessions")] = ".shoal/sessions"
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_dir: Annotated[str, Meta(pattern=FOLDER, description=f"{FOLDER_TEXT} no log files")] = ".shoal/logs"
+    worker_log: WorkerLogName = "{scraper}_worker_{worker}.log"
+    pool_log: LogName = "{scraper}_pool.log"
+    egress_log: LogName = "{scraper}_egress.log"
+    assign: Annotated[str, Meta(pattern=rf"\A{PLAIN_TEXT}*\Z", description="the path of a file, or none")] = ""
     chromium: Annotated[str, Meta(pattern=rf"\A{PLAIN_TEXT}*\Z", description="the path of a program")] = ""
     tor: Annotated[str, Meta(pattern=rf"\A{PLAIN_TEXT}*\Z", description="the path of a program")] = ""
     browser_tabs: Annotated[int, Meta(ge=1, le=200)] = 8
@@ -177,6 +199,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     member_memory: Annotated[int, Meta(ge=16, le=1 << 20, extra=MEGABYTES)] = 1_024
     member_pause: Annotated[float, Meta(ge=0, le=3_600, extra=SECONDS)] = 1.0
     member_retries: Annotated[int, Meta(ge=0, le=100)] = 0
+    group_retries: Annotated[int, Meta(ge=0, le=100)] = 0
     member_output: Annotated[str, Meta(pattern=FOLDER, description=f"{FOLDER_TEXT} no exports")] = ""
     notify: Annotated[Addresses, ADDRESSES] = Addresses()
     notify_on: Annotated[str, ALERT_KIND_WORDS] = " ".join(ALERT_KINDS)
@@ -198,6 +221,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     serve_allow_host: Annotated[str, Meta(pattern=r"\A[\w.:\[\] -]*\Z", description="names of hosts")] = ""
     serve_require_token: bool = False
     serve_jobs: Annotated[str, Meta(pattern=rf"\A{PLAIN_TEXT}*\Z", description="a scraper of the project")] = ""
+    serve_routes: Annotated[
+        str, Meta(pattern=rf"\A{PLAIN_TEXT}*\Z", description="a Python file or module of the project")
+    ] = ""
     scrapers: Mapping[str, ScraperConfig] = {}
     sinks: Mapping[str, SinkConfig] = {}
     egress: Mapping[str, EgressConfig] = {}
@@ -216,8 +242,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """The table of a scraper; empty when the files have none."""
         return self.scrapers.get(name) or ScraperConfig(name=name)
 
-    def for_scraper(self, name: str, *, mode: str | None = None) -> Settings:
-        """The effective settings of one scraper, with `mode` and a matching ledger.
+    def for_scraper(self, name: str, *, mode: str | None = None, uses_ledger: bool = True) -> Settings:
+        """The effective settings of one scraper, with `mode` and, if it is used, a matching ledger.
 
         Flags and `SHOAL_*` variables override the scraper's table, which overrides the rest. The parameter `mode` is
         the one that the scraper's code declares; the table overrides it; the default is single. Raises InvalidSetting
@@ -226,7 +252,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         table, merged = self.scraper(name), self.with_scraper_table(name)
         effective_mode, origin = _mode(table, mode)
         merged = msgspec.structs.replace(merged, mode=effective_mode, origins={**merged.origins, "mode": origin})
-        return _with_matching_ledger(merged, table, name)
+        return _with_matching_ledger(merged, table, name) if uses_ledger else merged
 
     def retry_options(self, name: str) -> dict[str, dict[str, Any]]:
         """The given retry options as `Scraper.configure` takes them: for all scrapers, of this table, for this call.
@@ -249,6 +275,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         own = {key: value for key, value in table.values.items() if not _is_per_call(self.origins.get(key))}
         origins = {**self.origins, **{key: table.origins[key] for key in own}}
         return msgspec.structs.replace(self, **own, origins=origins)
+
+    def at_place(self, number: int, workers: int) -> Settings:
+        """The settings of one of so many workers, which decides its part of egress with `share = "fixed"`."""
+        placed = {
+            name: msgspec.structs.replace(egress, place=(number, workers)) for name, egress in self.egress.items()
+        }
+        return msgspec.structs.replace(self, egress=placed)
+
+    def log_names(self, scraper: str) -> LogNames:
+        """The names of the log files of a scraper's pool."""
+        return LogNames(scraper=scraper, worker=self.worker_log, pool=self.pool_log, egress=self.egress_log)
 
     def in_project(self, path: str) -> str:
         """A path that is meant from the project's folder, as one from the current folder."""
@@ -278,12 +315,14 @@ SETTING_TYPES = setting_types(
     Settings, without=("scrapers", "sinks", "egress", "mode", "origins", "hidden", "project", "ledger_above")
 )
 NAMES = tuple(SETTING_TYPES)
+# The value of `assign` that gives no worker of a pool partitions of its own.
+ASSIGN_NONE = "none"
 # Paths: written in a file, they are meant from the file's folder.
-PATHS = ("store", "files", "sessions", "log_dir", "member_output")
+PATHS = ("store", "files", "sessions", "log_dir", "member_output", "assign")
 _PROCESS_ONLY = (
     *("pool_size", "patience", "command_timeout", "busy_timeout", "log_format", "log_level", "log_dir"),
     *("serve_host", "serve_port", "serve_root_path", "serve_trust_proxy", "serve_allow_host", "serve_require_token"),
-    "serve_jobs",
+    *("serve_jobs", "serve_routes"),
 )
 # What a scraper's table may have: settings of the process, and settings that only a scraper has.
 SCRAPER_TYPES = {name: kind for name, kind in SETTING_TYPES.items() if name not in _PROCESS_ONLY}

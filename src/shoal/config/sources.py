@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import msgspec
 
@@ -22,18 +22,23 @@ if TYPE_CHECKING:
 
 OriginKind = Literal["flag", "environment", ".env", "shoal.toml", "pyproject.toml", "code", "request", "default"]
 # Lines of `.env` that belong to Shoal or to the PostgreSQL it connects to.
-_OWN_LINE = re.compile(r"\s*(?:export\s+)?(?:SHOAL_|DB_|PG[A-Z]{3,}\b)")
+_OWN_LINE = re.compile(r"\s*(?:export\s+)?(?:SHOAL_|DB_|PG[A-Z]{3,}\b|POSTGRES_)")
 _AUTHOR_SETTINGS, _STAGES, _SCRAPERS, _SINKS = "settings", "stages", "scrapers", "sinks"
 _EGRESS = "egress"
+# `${NAME}` or `${NAME:-default}` in a value of a TOML file; `$$` before it keeps it as it is.
+_REFERENCE = re.compile(r"(\$?)\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}")
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a value came from: the kind of source, and the value's name there."""
+    """Where a value came from: the kind of source, and the value's name there; `variable`: what it refers to there."""
 
     kind: OriginKind
     name: str = ""
+    variable: Origin | None = None
 
     def __str__(self) -> str:
+        if self.variable is not None:
+            return f"{self.variable}, by {self.name} in {self.kind}"
         if self.kind == "default":
             return f"default for {self.name}" if self.name else "default"
         return self.name if self.kind in ("flag", "environment", "code", "request") else f"{self.name} in {self.kind}"
@@ -50,6 +55,11 @@ class RawValue(NamedTuple):
     value: Any
     origin: Origin
 
+    @property
+    def source(self) -> Origin:
+        """Where the value is to be corrected."""
+        return self.origin.variable or self.origin
+
     def text(self, name: str, accepted: str = "a text") -> str:
         """The value as a non-empty text. Raises InvalidSetting."""
         text = self.value.strip() if isinstance(self.value, str) else ""
@@ -60,7 +70,7 @@ class RawValue(NamedTuple):
     def invalid(self, name: str, accepted: str) -> InvalidSetting:
         return InvalidSetting(
             f"{name} is {redacted(repr(self.value))} (from {self.origin}); it must be {accepted}.",
-            remedy=f"Correct {self.origin}.",
+            remedy=f"Correct {self.source}.",
         )
 
 
@@ -86,6 +96,52 @@ class Variables:
                 if value := variables.get(name):
                     return RawValue(value, Origin(kind, name))
         return None
+
+
+class VariableText(str):
+    """A text of a file in which a variable was replaced; `variable` is the first one."""
+
+    variable: Origin
+
+    def __new__(cls, text: str, variable: Origin) -> Self:
+        made = super().__new__(cls, text)
+        made.variable = variable
+        return made
+
+
+def replace_variables(value: Any, variables: Variables, path: str, file: str) -> Any:
+    """The value with its `${NAME}` and `${NAME:-default}` replaced, in lists and tables too.
+
+    The result is a text that knows its variable; it is converted where a number is meant. An empty variable counts as
+    unset. Raises InvalidSetting for a variable that is neither set nor has a default.
+    """
+    if isinstance(value, dict):
+        prefix = path and f"{path}."
+        return {key: replace_variables(each, variables, prefix + key, file) for key, each in value.items()}
+    if isinstance(value, list):
+        return [replace_variables(each, variables, path, file) for each in value]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+
+    used: list[Origin] = []
+
+    def replaced(found: re.Match[str]) -> str:
+        escaped, name, default = found.groups()
+        if escaped:
+            return found[0][1:]
+        given = variables.first([name])
+        if given is None and default is None:
+            raise InvalidSetting(
+                f"{path} in {file} refers to the variable {name}, which is not set.",
+                remedy=f"Set {name} in the environment or in .env, or write ${{{name}:-default}}.",
+            )
+        if given is None:
+            return str(default)
+        used.append(given.origin)
+        return str(given.value)
+
+    text = _REFERENCE.sub(replaced, value)
+    return VariableText(text, used[0]) if used else text
 
 
 def read_dotenv(path: Path) -> dict[str, str]:
@@ -195,7 +251,9 @@ class TableReader:
         stage: Collection[str],
         sink: Collection[str],
         egress: Collection[str],
+        variables: Variables,
     ) -> None:
+        self._variables = variables
         self._sink_names = sink
         self._egress_names = egress
         self._process_names = process
@@ -205,11 +263,13 @@ class TableReader:
     def pyproject(self, folder: Path) -> FileTables:
         tool = read_toml(folder / "pyproject.toml").get("tool", {})
         table = tool.get("shoal", {}) if isinstance(tool, dict) else {}
-        return self._tables(_as_table(table, "tool.shoal", "pyproject.toml"), "pyproject.toml", "tool.shoal.")
+        own = _as_table(table, "tool.shoal", "pyproject.toml")
+        replaced = replace_variables(own, self._variables, "tool.shoal", "pyproject.toml")
+        return self._tables(replaced, "pyproject.toml", "tool.shoal.")
 
     def shoal_toml(self, folder: Path) -> FileTables:
         """`shoal.toml`, where names are at the top or, as in `pyproject.toml`, below `tool.shoal`."""
-        table = dict(read_toml(folder / "shoal.toml"))
+        table = replace_variables(read_toml(folder / "shoal.toml"), self._variables, "", "shoal.toml")
         tool = _as_table(table.pop("tool", {}), "tool", "shoal.toml")
         for name in tool:
             check_known_name(name, ("shoal",), f"tool.{name} in shoal.toml")
@@ -290,9 +350,28 @@ def check_known_name(name: str, known: Collection[str], shown: str) -> str:
 
 def _raw_values(table: Mapping[str, Any], known: Collection[str], file: OriginKind, prefix: str) -> dict[str, RawValue]:
     return {
-        check_known_name(name, known, f"{prefix}{name} in {file}"): RawValue(value, Origin(file, prefix + name))
+        check_known_name(name, known, f"{prefix}{name} in {file}"): RawValue(
+            _plain(value), Origin(file, prefix + name, _variable_of(value))
+        )
         for name, value in table.items()
     }
+
+
+def _variable_of(value: Any) -> Origin | None:
+    """The first variable that a value, or a part of it, was replaced by."""
+    if isinstance(value, VariableText):
+        return value.variable
+    parts = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
+    return next(filter(None, map(_variable_of, parts)), None)
+
+
+def _plain(value: Any) -> Any:
+    """The value with texts only, as parsers expect them."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, VariableText) else value
 
 
 def _as_table(value: Any, path: str, file: OriginKind) -> dict[str, Any]:

@@ -159,7 +159,7 @@ def _read_addresses(name: str, given: RawValue) -> Addresses:
             raise InvalidSetting(
                 f"Address {position} of {name} (from {given.origin}) is not an address; "
                 f"it must be {ADDRESSES.accepted}.",
-                remedy=f"Correct {given.origin}.",
+                remedy=f"Correct {given.source}.",
             )
     return Addresses(tuple(value))
 

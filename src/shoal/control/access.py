@@ -204,7 +204,10 @@ class Gate:
         if not is_write or scope["type"] == "websocket" or "authorization" in headers:
             return  # no other site can make a browser send a token
         if headers.get("content-type", "").partition(";")[0].strip().lower() in FORM_TYPES:
-            raise _cross_site("A write is sent as application/json, not as a form.")
+            raise _cross_site(
+                "A write is sent as application/json, not as a form.",
+                hint="Send the header Content-Type: application/json, or a token in the header Authorization.",
+            )
         is_same = site == "same-origin" or origin is not None or CSRF_HEADER in headers
         referer = headers.get("referer")
         if referer is not None and not is_same and not self._is_own(referer, scope, headers):
@@ -439,11 +442,11 @@ def _unauthorized(message: str) -> ApiError:
     )
 
 
-def _cross_site(message: str) -> ApiError:
-    return ApiError(
-        *(403, "cross_site", message),
-        hint="Behind a proxy, pass the header Host on unchanged, or start the server with --allow-host NAME:PORT.",
-    )
+BEHIND_PROXY = "Behind a proxy, pass the header Host on unchanged, or start the server with --allow-host NAME:PORT."
+
+
+def _cross_site(message: str, hint: str = BEHIND_PROXY) -> ApiError:
+    return ApiError(403, "cross_site", message, hint=hint)
 
 
 def session_cookie(headers: Headers) -> str:

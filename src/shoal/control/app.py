@@ -14,7 +14,7 @@ from starlette.types import Scope
 
 from shoal import __version__
 from shoal.config import Settings
-from shoal.control import answers, dashboard, jobs, live, metrics, session
+from shoal.control import answers, dashboard, jobs, live, metrics, routes, session
 from shoal.control.access import AccessMiddleware, ControlOptions, Gate, guard
 from shoal.control.connection import LedgerConnection
 from shoal.control.openapi import openapi_document
@@ -28,7 +28,8 @@ __all__ = ["Control", "ControlDep", "ControlOptions", "build_app", "control_of"]
 class Control:
     """What requests use: the settings, the options, and the ledger. `log` is the log of the server.
 
-    `exports`: how many are being sent.
+    `exports`: how many are being sent. `pages`: what the project's own routes are for, by their tags: the dashboard has
+    pages for some.
     """
 
     def __init__(self, settings: Settings, options: ControlOptions, connection: LedgerConnection, log: Log) -> None:
@@ -37,6 +38,7 @@ class Control:
         self.connection = connection
         self.log = log
         self.exports = 0
+        self.pages: tuple[str, ...] = ()
 
     @property
     def ledger(self) -> Ledger:
@@ -107,6 +109,7 @@ def build_app(
     app.openapi = partial(openapi_document, app)  # type: ignore[method-assign]
     app.include_router(metrics.router)
     app.include_router(jobs.router)
+    app.state.control.pages = routes.install(app, settings)
     dashboard.install(app, options.root_path)
 
     async def owner_of_keys(scope: Scope, headers: Headers) -> str | None:

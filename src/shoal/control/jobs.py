@@ -137,6 +137,14 @@ class StartupRecoveryAnswer(Answer):
     workers: int
 
 
+class WorkersAnswer(Answer):
+    """S4.16: exactly these three."""
+
+    worker_status: WorkerStatusAnswer
+    performance_metrics: PerformanceMetrics
+    features: FeaturesAnswer
+
+
 class JobStatusAnswer(Answer):
     status: JobState
     scraper: str
@@ -369,9 +377,10 @@ async def restart_workers(
 
 
 @router.get("/jobs/workers/status")
-async def worker_status(part: PartDep, who: Viewer) -> JobStatusAnswer:
+async def worker_status(part: PartDep, who: Viewer) -> WorkersAnswer:
     """Whether the workers run, how many are active, what they have done, and how long it will take."""
-    return JobStatusAnswer(**await _status(part))
+    found = await _status(part)
+    return WorkersAnswer(**{name: found[name] for name in WorkersAnswer.model_fields})
 
 
 @router.get("/jobs/workers/performance")
@@ -387,6 +396,12 @@ async def queue_stats(part: PartDep, who: Viewer) -> QueueAnswer:
 
 
 # Jobs
+
+
+@router.get("/jobs")
+async def read_job(part: PartDep, who: Viewer) -> JobStatusAnswer:
+    """The job: its status, scraper, run and pool, the workers, and what the start of the server gave back."""
+    return JobStatusAnswer(**await _status(part))
 
 
 @router.post("/jobs/start")

@@ -41,6 +41,7 @@ class Me(BaseModel):
     time: dt.datetime
     login_required: bool
     csrf: str
+    pages: list[str] = Field(description="what the routes of the project are for, by their tags")
 
 
 class LogInAnswer(BaseModel):
@@ -73,6 +74,7 @@ async def me(request: Request, who: Viewer) -> Me:
         time=dt.datetime.fromtimestamp(await control.ledger.lanes.clock(), dt.UTC),
         login_required=who.by != "loopback",
         csrf="1",
+        pages=list(control.pages),
     )
 
 

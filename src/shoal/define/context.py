@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import urlencode
 
 import msgspec
 from multidict import CIMultiDict
 
-from shoal.errors import AttemptEnded, Permanent, SecretMissing, Throttled
+from shoal.errors import AttemptEnded, InvalidItem, Permanent, SecretMissing, Throttled
 from shoal.fetch.classify import classify_page
 from shoal.fetch.download import DEFAULT_NAME, Download, Downloads
 from shoal.fetch.page import Fetcher, LinkSource, Page, Request, RequestGate
 from shoal.model.item import ClaimedItem
 from shoal.model.redaction import hide_everywhere, redacted
 from shoal.model.request import ItemRequest, Pairs, SecretName, decode_request, make_request, revealed, with_query
+from shoal.model.url_key import key_hash, url_key
 
 if TYPE_CHECKING:
     from shoal.fetch.form import Form
@@ -41,8 +42,11 @@ class Item:
         stage: str = "",
         run_id: str = "",
         depth: int = 0,
+        tries: int = 0,
     ) -> None:
-        self._claimed = ClaimedItem(0, 1, 0, run_id, stage, partition, 0, url, key, None, None, 0, 0, 1, depth=depth)
+        self._claimed = ClaimedItem(
+            0, 1, 0, run_id, stage, partition, 0, url, key, None, None, tries, 0, 1, depth=depth
+        )
         self._payload: Mapping[str, Any] | None = payload or {}
 
     @classmethod
@@ -114,6 +118,73 @@ class Item:
         return f"Item({self.key!r}, stage={self.stage!r})"
 
 
+FindFinished = Callable[[str, Sequence[bytes]], Awaitable[Collection[bytes]]]
+ReadNote = Callable[[str], Awaitable[dict[str, Any] | None]]
+
+
+class EarlierRuns:
+    """What other runs of the scraper have finished; a handler asks for it with a parameter `earlier: EarlierRuns`.
+
+    In a test, make one: `EarlierRuns({"article": ["https://paper.example/1"]})`.
+    """
+
+    __slots__ = ("_find",)
+
+    def __init__(self, finished: Mapping[str, Collection[str]] | FindFinished | None = None) -> None:
+        """`finished`: keys and URLs by stage, or a function that finds hashes of keys in a ledger."""
+        self._find = finished if callable(finished) else _find_among(finished or {})
+
+    async def finished(self, stage: str, keys: Iterable[str]) -> set[str]:
+        """Those of the keys or URLs whose items of this stage are done or skipped in another run.
+
+        Dead items are not among them: what failed is tried again. Runs that were removed are forgotten.
+        """
+        hashes = {key: key_hash(_item_key(key)) for key in keys}
+        found = set(await self._find(stage, list(dict.fromkeys(hashes.values())))) if hashes else set()
+        return {key for key, hash_ in hashes.items() if hash_ in found}
+
+
+def _find_among(finished: Mapping[str, Collection[str]]) -> FindFinished:
+    known = {stage: {key_hash(_item_key(key)) for key in keys} for stage, keys in finished.items()}
+
+    async def find(stage: str, hashes: Sequence[bytes]) -> Collection[bytes]:
+        return known.get(stage, set()).intersection(hashes)
+
+    return find
+
+
+def _item_key(key: str) -> str:
+    """The key of an item that has this URL or this key."""
+    try:
+        return url_key(key)
+    except InvalidItem:
+        return key
+
+
+class Notes:
+    """The values that `Fleet.put_note` stored with the run; a handler asks for them with a parameter `notes: Notes`.
+
+    In a test, make some: `Notes({"limits": {"pages": 3}})`.
+    """
+
+    __slots__ = ("_read",)
+
+    def __init__(self, values: Mapping[str, Mapping[str, Any]] | ReadNote | None = None) -> None:
+        """`values`: by name, or a function that reads one from a ledger."""
+        self._read = values if callable(values) else _read_among(values or {})
+
+    async def get(self, name: str) -> dict[str, Any] | None:
+        """The value as it is now; None when there is none of this name."""
+        return await self._read(name)
+
+
+def _read_among(values: Mapping[str, Mapping[str, Any]]) -> ReadNote:
+    async def read(name: str) -> dict[str, Any] | None:
+        return dict(values[name]) if name in values else None
+
+    return read
+
+
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Why an item died; a stage's `on_error` function asks for it with a parameter `failure: Failure`.
 
@@ -164,8 +235,10 @@ class Http:
         downloads: Downloads | None = None,
         deadline: asyncio.Timeout | None = None,
         private: bool = False,
+        opener: Callable[[Request], Awaitable[Page]] | None = None,
     ) -> None:
         self._private = private
+        self._opener = opener
         self._downloads = downloads
         self._deadline = deadline
         self._reveal = reveal or secret_variable
@@ -215,6 +288,24 @@ class Http:
         url, request = form.arguments(fields, submit=submit, extra=extra)
         request["headers"] = {**request.get("headers", {}), **(headers or {})}
         return await self.request(request.pop("method", "GET"), url, **request, check=check)
+
+    async def open(self, url: str, *, headers: Mapping[str, str | SecretName] | None = None) -> Page:
+        """A further page of the item, fetched as its own page is: by the client of the stage, a browser too.
+
+        The stage's `accept` and `blocked` hold for it. A browser shows it in the tab of the item, which leaves the page
+        that it showed before.
+        """
+        if self._opener is None:
+            return await self.get(url, headers=headers)
+        made, _ = make_request(headers=headers, stored=False)
+        request = outgoing_request(url, made, self._headers, self._reveal)
+        async with self._one_at_a_time:
+            try:
+                return await self._opener(request)
+            except AttemptEnded as ended:
+                if (shown := redacted(request.url)) not in ended.message:
+                    ended.message = f"GET {shown}: {ended.message}"
+                raise
 
     async def download(
         self,

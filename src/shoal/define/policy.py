@@ -22,9 +22,10 @@ MAX_TIMEOUT_SECONDS = 86_400.0
 # A member of a collection runs in one attempt, which needs time left to end it.
 MAX_MEMBER_SECONDS = MAX_TIMEOUT_SECONDS - 3_600
 DEFAULT_RETRIES = 3
+MAX_RECORDS = 1_000_000_000_000
 Delay = float | tuple[float, float]
 Client = Literal["http", "chrome", "browser"]
-Pace = Literal["host", "identity"]
+Pace = Literal["host", "identity", "worker"]
 
 
 class RetryOptions(TypedDict, total=False):
@@ -46,8 +47,9 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
     seconds one attempt may take. `retries`: further attempts after the first. `backoff_*`: their delays, see
     `RetryPolicy`. `set_in_code`: which of `RETRY_OPTIONS` the code gave. `retries_overridden`: retries were given for
     this call, which outranks what items were stored with. `egress`: the pool that requests go out through; None or
-    empty: directly. `client`: what sends them. `pace`: whether the delay is between two starts at a host, or between
-    two of one identity at a host.
+    empty: directly. `client`: what sends them. `pace`: whether the delay is between two starts at a host, between two
+    of one identity at a host, or between two of one worker at a host. `max_records`: with so many records stored, a run
+    ends the stage; None or 0: never.
     """
 
     delay: tuple[float, float] | None = None
@@ -63,6 +65,7 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
     egress: str | None = None
     client: Client = "http"
     pace: Pace = "host"
+    max_records: int | None = None
 
     @property
     def retry(self) -> RetryPolicy:
@@ -98,6 +101,7 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
         egress: str | None = None,
         client: str | None = None,
         pace: str | None = None,
+        max_records: int | None = None,
     ) -> StagePolicy:
         """A copy with these values. Raises InvalidSetting for values that are out of range."""
         given = {
@@ -111,6 +115,7 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
             "egress": egress,
             "client": client,
             "pace": pace,
+            "max_records": max_records,
         }
         new = msgspec.structs.replace(self, **{name: value for name, value in given.items() if value is not None})
         new._check()
@@ -135,6 +140,8 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check(self) -> None:
         check_count("retries", self.retries, 0, 999)
+        if self.max_records is not None:
+            check_count("max_records", self.max_records, 0, MAX_RECORDS)
         for name in ("backoff_factor", "backoff_cap", "backoff_jitter"):
             if not is_number(getattr(self, name)):
                 raise InvalidSetting(f"{name} is {getattr(self, name)!r}; it must be a number.")

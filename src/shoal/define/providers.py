@@ -18,7 +18,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from shoal.define.context import Failure, Http, Item
+from shoal.define.context import EarlierRuns, Failure, Http, Item, Notes
+from shoal.define.counters import Counters
+from shoal.define.files import Files
 from shoal.errors import InvalidScraper
 from shoal.fetch.download import Download
 from shoal.fetch.page import Page, Request
@@ -27,11 +29,11 @@ from shoal.model.run import Run
 from shoal.model.views import Counts
 
 ProviderScope = Literal["attempt", "worker"]
-# "client" is the scope of values that send requests: attempts and logins get them, by `async def` functions. "run" is
-# that of values that only start and finish hooks get, "request" of those that request hooks get, "failure" of those
-# that `on_error` functions get.
-ValueScope = Literal["attempt", "client", "worker", "run", "request", "failure"]
-OF_ATTEMPTS: tuple[ValueScope, ...] = ("attempt", "client", "worker")
+# "client" is the scope of values that send requests: attempts and logins get them, by `async def` functions. "awaited"
+# is that of other values of attempts for `async def` functions. "run" is that of values that only start and finish
+# hooks get, "request" of those that request hooks get, "failure" of those that `on_error` functions get.
+ValueScope = Literal["attempt", "client", "awaited", "worker", "run", "request", "failure"]
+OF_ATTEMPTS: tuple[ValueScope, ...] = ("attempt", "client", "awaited", "worker")
 
 
 class FunctionKind(Enum):
@@ -75,9 +77,13 @@ BUILT_IN_PROVIDERS = (
     Provider(Page, "Page", "attempt", attrgetter("page")),
     Provider(Download, "Download", "attempt", attrgetter("download")),
     Provider(Http, "Http", "client", attrgetter("http")),
+    Provider(Files, "Files", "awaited", attrgetter("files")),
     Provider("shoal.fetch.tab.Tab", "Tab", "client", open=lambda attempt: attempt.live_tab()),
     Provider("shoal.egress.tokens.Token", "Token", "client", open=lambda attempt: attempt.open_token()),
+    Provider(EarlierRuns, "EarlierRuns", "awaited", open=lambda attempt: attempt.open_earlier_runs()),
+    Provider(Notes, "Notes", "awaited", open=lambda attempt: attempt.open_notes()),
     Provider(Item, "Item", "attempt", attrgetter("item")),
+    Provider(Counters, "Counters", "attempt", attrgetter("counters")),
     Provider(Failure, "Failure", "failure", attrgetter("failure")),
     Provider(Log, "Log", "worker", attrgetter("log")),
     Provider(Run, "Run", "run", attrgetter("run")),
@@ -146,6 +152,10 @@ class ProviderRegistry:
         """The signature of a hook: it may ask for values of the run and of the worker."""
         return self._read(function, ("run", "worker"), ())
 
+    def preflight_signature(self, function: Callable[..., Any]) -> Signature:
+        """The signature of a preflight function: there is no run yet."""
+        return self._read(function, ("worker",), ())
+
     def error_signature(self, function: Callable[..., Any]) -> Signature:
         """The signature of a stage's `on_error` function: no request is sent for an item that died."""
         signature = self._read(function, ("failure", *OF_ATTEMPTS), ())
@@ -209,7 +219,7 @@ class ProviderRegistry:
                 raise self._refusal(function, name, provider, scopes)
         kind = function_kind(function)
         is_async = function_kind(inspect.unwrap(function)) is not FunctionKind.PLAIN or kind is not FunctionKind.PLAIN
-        clients = [provider.name for _, provider in parameters if provider.scope == "client"]
+        clients = [provider.name for _, provider in parameters if provider.scope in ("client", "awaited")]
         if clients and not is_async:
             raise InvalidScraper(
                 f"{function_location(function)} has a parameter of type {clients[0]}, which needs an `async def` "
@@ -250,7 +260,7 @@ class ProviderRegistry:
         self, function: Callable[..., Any], name: str, provider: Provider | None, scopes: tuple[ValueScope, ...]
     ) -> InvalidScraper:
         where = function_location(function)
-        if provider is not None and provider.scope in ("attempt", "client") and scopes == ("worker",):
+        if provider is not None and provider.scope in ("attempt", "client", "awaited") and scopes == ("worker",):
             return InvalidScraper(
                 f"{where} asks for {name!r}, which {provider.name} gives to one attempt, "
                 "but this provider is set up once per worker.",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import difflib
 import hashlib
 import inspect
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Mapping
+import re
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, Unpack, get_args, get_type_hints, overload
 
@@ -22,7 +24,7 @@ from shoal.errors import InvalidScraper, ShoalError
 from shoal.model.item import NewItem
 from shoal.model.lane import LanePolicy
 from shoal.model.redaction import MIN_SECRET_LENGTH, hide_everywhere, secret_texts, without_secret_settings
-from shoal.model.run import RunSpec, StageSpec, check_name
+from shoal.model.run import Run, RunSpec, StageSpec, check_name
 
 if TYPE_CHECKING:
     from shoal.service.run import RunReport
@@ -32,8 +34,10 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 Seed = str | NewItem
 Seeds = Iterable[Seed] | AsyncIterable[Seed]
-Source = Seed | Seeds | Callable[[], Seeds]
+Source = Seed | Seeds | Callable[[], Seeds] | Callable[[Any], Seeds]
 Mode = str | None
+# Writes the files of a run below a folder, and returns where and how many records are new. Called with the ledger.
+FolderWriter = Callable[[Any, Run, Path], Awaitable[tuple[Path, int]]]
 MODES = ("single", "distributed")
 _SECRET = "secret of a scraper"
 # A text that is never stored in a ledger or printed: `token: Secret = ""` in the class of a scraper's settings.
@@ -47,8 +51,10 @@ class Scraper:
     class (dataclass, pydantic model, Struct) that functions may ask for, filled from `[scrapers.NAME.settings]`. Those
     of the type `Secret`, and those whose names sound like it (`api_key`, `password`), are not stored with a run.
     `robots`: obey robots.txt; left out, the configuration decides (it does by default). `headers` go with every
-    request. `cookies`: keep them, per lane. `retries`, `backoff_factor`, `backoff_cap`, `backoff_jitter`: of its stages
-    that do not say otherwise.
+    request. `cookies`: keep them, per lane. `views`: a folder with `postgres.sql` and `sqlite.sql`, the views that its
+    runs create in the ledger's database; a relative path is meant from the scraper's file. `start_remedy`: what to do
+    when a run has no items to start with, where a program of the author's stores them. `retries`, `backoff_factor`,
+    `backoff_cap`, `backoff_jitter`: of its stages that do not say otherwise.
     """
 
     def __init__(
@@ -60,6 +66,8 @@ class Scraper:
         robots: bool | None = None,
         headers: Mapping[str, str] | None = None,
         cookies: bool = True,
+        views: str | Path | None = None,
+        start_remedy: str = "",
         **retry_options: Unpack[RetryOptions],
     ) -> None:
         check_name("scraper", name)
@@ -70,6 +78,8 @@ class Scraper:
         self.robots = robots
         self.headers = dict(headers or {})
         self.cookies = cookies
+        self._views = None if views is None else Path(views)
+        self.start_remedy = start_remedy
         _check_known(retry_options, RETRY_OPTIONS, "A scraper has no argument")
         self.retry_options: RetryOptions = retry_options
         StagePolicy().replace(**retry_options)  # refuses invalid values here
@@ -79,11 +89,18 @@ class Scraper:
         self.settings: Any = None
         self.stages: dict[str, AnyStage] = {}
         self.logins: list[Login] = []
+        self.preflight_hooks: list[Callable[..., Any]] = []
         self.start_hooks: list[Callable[..., Any]] = []
         self.finish_hooks: list[Callable[..., Any]] = []
         # Set for a scraper that a file declares: the settings in that file, and files to include in `code_version`.
         self.file_settings: Mapping[str, Any] = {}
         self.files: list[Path] = []
+        # What the operator asked of this run: only days of this period, what earlier runs have too, where files go.
+        self.since: dt.date | None = None
+        self.until: dt.date | None = None
+        self.from_scratch = False
+        self.output_folder = ""
+        self.write_folder: FolderWriter | None = None
         self._sources: list[Source] = []
         self._configured: Mapping[str, Any] = {}
         self._secrets: tuple[str, ...] | None = None
@@ -145,6 +162,7 @@ class Scraper:
     def start(self, *sources: Source) -> None:
         """Add what a run starts with: items, URLs, iterables of them, or functions that return them.
 
+        A function with a parameter gets the scraper's settings.
         Sources are read again when a run is resumed before all of them were stored; duplicates are dropped.
         """
         self._sources.extend(sources)
@@ -236,6 +254,15 @@ class Scraper:
 
         return decorate if function is None else decorate(function)
 
+    def preflight(self, function: F) -> F:
+        """Call a function among the checks of `shoal pool`, before anything is changed or started.
+
+        It may ask for the settings, `Log` and values of the worker. The text that it returns is shown;
+        `raise CheckFailed("what", remedy="...")`, or any other error, starts nothing.
+        """
+        self.preflight_hooks.append(function)
+        return function
+
     def on_start(self, function: F) -> F:
         """Call a function once when a run begins or is resumed, before its items are stored."""
         self.start_hooks.append(function)
@@ -306,7 +333,7 @@ class Scraper:
         """The items that `start` was given, one by one. URLs become items of the first stage."""
         for source in self._sources:
             try:
-                async for seed in _iter_source(source):
+                async for seed in _iter_source(source, self.settings):
                     if not isinstance(seed, str | NewItem):
                         raise InvalidScraper(f"{self.name}.start() takes items and URLs, not {seed!r:.80}.")
                     yield self.first_stage.item(seed) if isinstance(seed, str) else seed
@@ -323,8 +350,11 @@ class Scraper:
         retry_defaults: Mapping[str, Any] | None = None,
         retry_table: Mapping[str, Any] | None = None,
         retry_overrides: Mapping[str, Any] | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         """Apply the configuration: the author's settings, and changes to stages.
+
+        `variables`: where the author's settings come from that variables give, for errors.
 
         `retry_*` give some of `RETRY_OPTIONS`: for all scrapers, in this one's table, and for this one call.
         """
@@ -342,7 +372,9 @@ class Scraper:
                 overrides=retry_overrides or {},
             )
         if settings or self.settings_type is not None:
-            self.settings = _convert_settings(self.name, self.settings_type, {**self.file_settings, **settings})
+            self.settings = _convert_settings(
+                self.name, self.settings_type, {**self.file_settings, **settings}, variables or {}
+            )
         self._configured = {**self.file_settings, **settings}
         self._secrets = None
 
@@ -387,7 +419,16 @@ class Scraper:
         check_logins(self.logins, self.stages)
         for hook in (*self.start_hooks, *self.finish_hooks):
             self.providers.hook_signature(hook)
+        for function in self.preflight_hooks:
+            self.providers.preflight_signature(function)
         return self
+
+    @property
+    def views_folder(self) -> Path | None:
+        """The folder of its views, if it declares any."""
+        if self._views is None or self._views.is_absolute():
+            return self._views
+        return Path(inspect.unwrap(self.first_stage.function).__code__.co_filename).parent / self._views
 
     @property
     def host_lane(self) -> LanePolicy:
@@ -444,8 +485,12 @@ def _has_code(function: Callable[..., Any]) -> bool:
     return hasattr(function, "__code__")
 
 
-async def _iter_source(source: Source) -> AsyncIterator[Seed]:
-    made: Any = source() if callable(source) else source
+async def _iter_source(source: Source, settings: Any) -> AsyncIterator[Seed]:
+    made: Any = source
+    if callable(source):
+        function: Any = source
+        takes_settings = any(each.default is each.empty for each in inspect.signature(source).parameters.values())
+        made = function(settings) if takes_settings else function()
     if isinstance(made, str | NewItem):
         yield made
     elif isinstance(made, AsyncIterable):
@@ -491,7 +536,7 @@ def _reveal_secret(value: Any) -> Any:
     return value if reveal is None else reveal()
 
 
-def _convert_settings(scraper: str, kind: type | None, given: Mapping[str, Any]) -> Any:
+def _convert_settings(scraper: str, kind: type | None, given: Mapping[str, Any], variables: Mapping[str, str]) -> Any:
     if kind is None:
         if given:
             raise InvalidScraper(
@@ -502,11 +547,12 @@ def _convert_settings(scraper: str, kind: type | None, given: Mapping[str, Any])
     try:
         if (validate := getattr(kind, "model_validate", None)) is not None:
             return validate(dict(given))
-        return msgspec.convert(dict(given), kind)
+        # Not strict: what comes from a variable is a text, also where a number is meant.
+        return msgspec.convert(dict(given), kind, strict=False)
     except (ValueError, TypeError) as problem:
         raise InvalidScraper(
             f"The settings of {scraper} are invalid: {_validation_message(problem)}.",
-            remedy=f"Correct [scrapers.{scraper}.settings].",
+            remedy=f"Correct {variables.get(_wrong_setting(problem), f'[scrapers.{scraper}.settings]')}.",
         ) from None
 
 
@@ -515,4 +561,10 @@ def _validation_message(problem: Exception) -> str:
     if (errors := getattr(problem, "errors", None)) is not None:
         found = errors(include_input=False, include_url=False)
         return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found)
-    return " ".join(str(problem).split())
+    what, _, path = " ".join(str(problem).split()).partition(" - at ")
+    return f"{path.strip('`').removeprefix('$.')}: {what}" if path else what
+
+
+def _wrong_setting(problem: Exception) -> str:
+    """The name of the first setting that is wrong; empty when the error names none."""
+    return re.split(r"[.:\[]", _validation_message(problem), maxsplit=1)[0]

@@ -68,6 +68,9 @@ class StageOptions(RetryOptions, total=False):
     - `depth`: items that more items than this led to are left out.
     - `accept`: statuses that are failures otherwise, and reach the handler.
     - `record`: the type of every record; if its fields have selectors, the function needs no body.
+    - `expect`: fields that every record should have; a run is warned of when most records lack one, and has failed
+      when items died and no item of the stage ended well.
+    - `may_be_empty`: fields that are never warned of.
     - `each`: the selector of the elements that are a record each.
     - `record_key`: a field, several, or a function of the record; records with the same key are stored once in the
       `record_scope` ("run" or the whole history of the "scraper"), and `on_duplicate` says whether a second one is
@@ -83,7 +86,8 @@ class StageOptions(RetryOptions, total=False):
     - `block`: what a browser does not load, such as ("image", "font", "media").
     - `viewport`: width and height of the browser's window.
     - `capture`: keep a screenshot and the HTML of a page whose attempt fails, in the place of the setting `files`.
-    - `pace`: what `rate` and `delay` count for: a "host", or each "identity" (exit) at a host.
+    - `pace`: what `rate` and `delay` count for: a "host", each "identity" (exit) at a host, or each "worker" at a host.
+    - `max_records`: when a run has so many records of the stage, its open items end as cancelled.
     """
 
     name: str | None
@@ -100,6 +104,8 @@ class StageOptions(RetryOptions, total=False):
     record_key: RecordKeyFields | None
     record_scope: Literal["run", "scraper"]
     on_duplicate: Literal["skip", "replace"]
+    expect: Collection[str]
+    may_be_empty: Collection[str]
     each: Any
     save: bool | str
     max_bytes: int | None
@@ -114,6 +120,7 @@ class StageOptions(RetryOptions, total=False):
     viewport: tuple[int, int]
     capture: bool
     pace: Pace
+    max_records: int | None
 
 
 class Stage(Generic[P, T]):
@@ -137,6 +144,7 @@ class Stage(Generic[P, T]):
             egress=options.get("egress"),
             client=options.get("client"),
             pace=options.get("pace"),
+            max_records=options.get("max_records"),
             **retry_options,
         )
         follow = options.get("follow", False)
@@ -145,6 +153,8 @@ class Stage(Generic[P, T]):
         self.dedupe_redirects = self.follow is not None if dedupe is None else dedupe
         self.record = options.get("record")
         self.record_keys = _record_key_rule(scraper.name, self.name, options)
+        self.expect = _checked_names(self.name, "expect", options.get("expect", ()))
+        self.may_be_empty = _checked_names(self.name, "may_be_empty", options.get("may_be_empty", ()))
         self.each = options.get("each")
         # A function without a body whose record has selectors: the record of the page is what it returns.
         self.extracts = self.record is not None and is_empty(function) and has_selectors(self.record)
@@ -320,6 +330,8 @@ class Stage(Generic[P, T]):
             raise InvalidScraper(
                 f"The stage {self.name} has the pace of each identity: it needs egress, and a rate or a delay."
             )
+        if self.policy.pace == "worker" and self.policy.delay is None:
+            raise InvalidScraper(f"The stage {self.name} has the pace of each worker: it needs a rate or a delay.")
         if self.client != "browser" and (self._browser_options is not None or _asks_for_tab(self.signature)):
             what = "asks for a Tab" if self._browser_options is None else "has wait_for, block, viewport or capture"
             raise InvalidScraper(f'The stage {self.name} {what}, which needs client="browser".')
@@ -427,6 +439,12 @@ def _checked_statuses(stage: str, accept: Any) -> frozenset[int]:
     if 429 in found:
         raise InvalidScraper(f"accept of the stage {stage} has 429, with which a host asks all workers to wait.")
     return found
+
+
+def _checked_names(stage: str, option: str, names: Collection[str]) -> tuple[str, ...]:
+    if isinstance(names, str) or not all(names):
+        raise InvalidScraper(f"{option} of the stage {stage} is {names!r}; it must be a list of the names of fields.")
+    return tuple(names)
 
 
 def _record_key_rule(scraper: str, stage: str, options: StageOptions) -> RecordKeyRule | None:

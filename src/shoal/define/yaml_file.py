@@ -19,6 +19,17 @@ _TAG = "tag:yaml.org,2002:"
 _PLAIN = {_TAG + kind for kind in ("str", "int", "float", "bool", "null", "map", "seq")}
 
 
+class InvalidYaml(InvalidScraper):
+    """A mistake in a YAML file. `problem`: the sentence alone; `keys`: what it is about, the outermost first."""
+
+    def __init__(self, path: Path, line: int, problem: str, remedy: str, keys: Sequence[str | int]) -> None:
+        super().__init__(f"{path}, line {line}: {problem}", remedy=remedy)
+        self.path = path
+        self.line = line
+        self.problem = problem
+        self.keys = tuple(keys)
+
+
 class _Loader(yaml.SafeLoader):
     """Loads the types of JSON only: a date stays text, and tags are refused."""
 
@@ -38,7 +49,11 @@ class YamlFile(msgspec.Struct, frozen=True):
 
     def error(self, keys: Sequence[str | int], message: str, *, remedy: str | None = None) -> InvalidScraper:
         """An error that names the file and the line of these keys, the outermost first."""
-        return _error(self.path, _line_of(self.root, keys), message, remedy)
+        return _error(self.path, self.line_of(keys), message, remedy, keys)
+
+    def line_of(self, keys: Sequence[str | int]) -> int:
+        """The line of the innermost of these keys that exists."""
+        return _line_of(self.root, keys)
 
 
 def read_yaml(path: Path) -> YamlFile:
@@ -126,8 +141,8 @@ def _line_of(root: yaml.Node, keys: Sequence[str | int]) -> int:
     return line
 
 
-def _error(path: Path, line: int, message: str, remedy: str | None) -> InvalidScraper:
-    return InvalidScraper(f"{path}, line {line}: {message}", remedy=remedy or "Correct the file; nothing was started.")
+def _error(path: Path, line: int, message: str, remedy: str | None, keys: Sequence[str | int] = ()) -> InvalidYaml:
+    return InvalidYaml(path, line, message, remedy or "Correct the file.", keys)
 
 
 def _too_large_error(path: Path) -> InvalidScraper:

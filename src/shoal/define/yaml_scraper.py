@@ -7,7 +7,7 @@ import difflib
 import math
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".yaml", ".yml")
 # A name and not an import, because recipes import this package.
-DEFAULT_SCRAPER = "shoal.recipes.newspaper:newspaper"
+DEFAULT_SCRAPER = "shoal.recipes.newspapers.kind:newspaper"
+# What `scraper:` may say instead of module:name.
+BUILT_IN_KINDS = {"newspaper": DEFAULT_SCRAPER}
 MAX_PRIORITY = 1_000_000
 # The key that says which section of a collection a file belongs to, when that is not the folder it lies in.
 SECTION_LABEL = "country"
@@ -42,8 +44,9 @@ _TYPES = {
     "array": "a list",
     "object": "keys with values below it",
     "null": "empty",
-    "date": "a day such as 2024-01-31",
+    "date": "a day such as 2024-06-01",
 }
+_INVALID_DATE = "Invalid RFC3339 encoded date"
 
 
 class YamlHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,8 +140,8 @@ def is_yaml_file(target: str) -> bool:
     return target.removesuffix(":").lower().endswith(SUFFIXES)
 
 
-def read_yaml_header(path: Path, folder: Path = Path()) -> YamlHeader:
-    """Read a file and check its common keys; nothing is imported.
+def read_yaml_header(path: Path, folder: Path = Path(), *, ignore: Collection[str] = ()) -> YamlHeader:
+    """Read a file and check its common keys, without those to `ignore`; nothing is imported.
 
     Raises NotFound, or InvalidScraper with the file, the line and what to write instead.
     """
@@ -148,12 +151,13 @@ def read_yaml_header(path: Path, folder: Path = Path()) -> YamlHeader:
     file = read_yaml(path)
     given: dict[str, Any] = {"name": path.stem, "country": path.absolute().parent.name}
     for key, kind in HEADER_KEYS.items():
-        if key not in file.values:
+        if key not in file.values or key in ignore:
             continue
         value = file.values[key]
         if not kind.accepts(value):
             raise file.error([key], f"{key} is {value!r}; it must be {kind}.")
         given[key] = value.strip() if isinstance(value, str) else value
+    given["scraper"] = BUILT_IN_KINDS.get(given.get("scraper", "newspaper"), given.get("scraper", ""))
     settings = {key: value for key, value in file.values.items() if key not in HEADER_KEYS}
     header = YamlHeader(path=path, folder=folder, settings=settings, **given)
     _check_names(file, header)
@@ -244,9 +248,12 @@ def _translate_error(header: YamlHeader, message: str, kind: type) -> InvalidScr
         return _unknown_key_error(header, keys, found[1], kind)
     if found := _MISSING.fullmatch(what):
         return yaml_error(header, keys, f"{_dotted((*keys, found[1]))} is missing.", remedy="Add it.")
-    choices = _choices(kind, keys) if what.startswith("Invalid") else ""
-    if choices:
-        return yaml_error(header, keys, f"{_dotted(keys)} must be {choices}.")
+    if what == _INVALID_DATE:
+        what = "Expected `date`"
+    elif what.startswith("Invalid") and (choices := _choices(kind, keys)):
+        close = difflib.get_close_matches(str(_value_at(header.settings, keys)), choices, n=1)
+        hint = f"; did you mean {close[0]}?" if close else "."
+        return yaml_error(header, keys, f"{_dotted(keys)} must be {' or '.join(choices)}{hint}")
     what = re.sub(r"`([^`]*)`", lambda found: _type_names(found[1]), what)
     what = what.replace("Expected", "it must be").replace(", got", ", not").replace("Invalid", "it is no valid")
     return yaml_error(header, keys, f"{_dotted(keys)} is not right: {what}.")
@@ -258,7 +265,18 @@ def _type_names(types: str) -> str:
 
 def _unknown_key_error(header: YamlHeader, keys: Keys, name: str, kind: type) -> InvalidScraper:
     """An error that suggests a key with a similar name, or with this name elsewhere."""
-    paths = {_dotted(path): path[-1] for path, _ in _all_paths(inspect.type_info(kind), ()) if path}
+    info = inspect.type_info(kind)
+    tables = list(_structs_at(info, keys))
+    own = [table for table in tables if _is_chosen(table, _value_at(header.settings, keys))]
+    if chosen := _tag_of_other(tables, own, name):
+        message = f"there is no key {_dotted((*keys, name))} with {chosen}"
+        return yaml_error(header, (*keys, name), message, remedy="Remove it, or correct the other.")
+    beside_it = {(*keys, field.encode_name) for table in own for field in table.fields}
+    paths = {
+        _dotted(path): path[-1]
+        for path, _ in _all_paths(info, ())
+        if path and (not own or path[:-1] != keys or path in beside_it)
+    }
     paths |= {key: key for key in HEADER_KEYS}
     close = difflib.get_close_matches(name, [str(last) for last in paths.values()], n=1, cutoff=0.6)
     full = [path for path, last in paths.items() if close and last == close[0]]
@@ -269,10 +287,47 @@ def _unknown_key_error(header: YamlHeader, keys: Keys, name: str, kind: type) ->
     )
 
 
-def _choices(kind: type, keys: Keys) -> str:
+def _tag_of_other(tables: Sequence[inspect.StructType], own: Sequence[inspect.StructType], name: str) -> str | None:
+    """`type pagination; type archive has it.` if another kind of this table has the key."""
+    others = [table for table in tables if any(field.encode_name == name for field in table.fields)]
+    if not own or not others:
+        return None
+    having = " and ".join(f"{table.tag_field} {table.tag}" for table in others)
+    return f"{own[0].tag_field} {own[0].tag}; {having} has it."
+
+
+def _structs_at(kind: inspect.Type, keys: Keys) -> Iterator[inspect.StructType]:
+    """The kinds of table that may be at this path."""
+    match kind:
+        case inspect.UnionType(types=types):
+            for each in types:
+                yield from _structs_at(each, keys)
+        case inspect.StructType() if not keys:
+            yield kind
+        case inspect.StructType(fields=fields):
+            for field in fields:
+                if field.encode_name == keys[0]:
+                    yield from _structs_at(field.type, keys[1:])
+
+
+def _is_chosen(table: inspect.StructType, values: Any) -> bool:
+    """Whether the file chooses this kind of table, such as with `type: archive`."""
+    return table.tag_field is not None and isinstance(values, dict) and values.get(table.tag_field) == table.tag
+
+
+def _value_at(values: Any, keys: Keys) -> Any:
+    for key in keys:
+        if isinstance(values, Mapping):
+            values = values.get(key)
+        else:
+            values = values[key] if isinstance(values, list) and isinstance(key, int) and key < len(values) else None
+    return values
+
+
+def _choices(kind: type, keys: Keys) -> list[str]:
     """The texts that are allowed at this path."""
     texts = [text for path, given in _all_paths(inspect.type_info(kind), ()) if path == keys for text in given]
-    return " or ".join(dict.fromkeys(texts))
+    return list(dict.fromkeys(texts))
 
 
 def _all_paths(kind: inspect.Type, path: Keys) -> Iterator[tuple[Keys, tuple[str, ...]]]:

@@ -83,8 +83,8 @@ class Rotation:
 class Part:
     """The exits of a pool that one worker has, and the choice among them.
 
-    `start`: where its round robin begins. `previous`: the part that it had; the order and the texts of exits that are
-    in both stay as they were.
+    `start`: where its round robin begins. `rotate=False`: it stays with the exit that it chose while that can be used.
+    `previous`: the part that it had; the order and the texts of exits that are in both stay as they were.
     """
 
     def __init__(
@@ -94,6 +94,7 @@ class Part:
         *,
         choose: Choice = "round_robin",
         start: int = 0,
+        rotate: bool = True,
         previous: Part | None = None,
         rng: random.Random | None = None,
         is_usable: IsUsable | None = None,
@@ -112,7 +113,11 @@ class Part:
         self._places_returns = -1
         self._places_made_at = 0.0
         self._sticky: OrderedDict[tuple[str, str], LocalExit] = OrderedDict()
+        self._rotate = rotate
+        self._kept: LocalExit | None = None
         if previous is not None:
+            if previous._kept is not None and self.has(previous._kept):
+                self._kept = previous._kept
             stay = dict.fromkeys(record for record in previous._rotations[""].in_order() if self.has(record))
             order = [*stay, *(record for record in order if record not in stay)]
             self._sticky.update((name, record) for name, record in previous._sticky.items() if self.has(record))
@@ -124,6 +129,13 @@ class Part:
 
     def choose(self, host: str, sticky: str, avoid: Collection[str], now: float) -> LocalExit | None:
         """A usable exit that is not to be avoided, or None. An exit whose trial is ready goes first."""
+        if self._rotate:
+            return self._choose(host, sticky, avoid, now)
+        if self._kept is None or self._kept.key in avoid or not self._is_usable(self._kept, host):
+            self._kept = self._choose(host, sticky, avoid, now)
+        return self._kept
+
+    def _choose(self, host: str, sticky: str, avoid: Collection[str], now: float) -> LocalExit | None:
         if self._choice == "sticky" and sticky:
             return self._stick(host, sticky, avoid, now)
         for record in self._health.trials.values():

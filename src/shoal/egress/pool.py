@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol
 from shoal.config.egress import EgressConfig
 from shoal.egress.choosing import Part
 from shoal.egress.health import LocalExit, LocalHealth
-from shoal.egress.sharing import part_of
+from shoal.egress.sharing import fixed_part, part_of
 from shoal.errors import EgressUnavailable, LedgerError, Transient
 from shoal.fetch.page import Identity, Page
 from shoal.ledger.protocols import Ledger
@@ -400,7 +400,9 @@ class BasePool:
     async def _share(self, members: tuple[str, ...], worker: str) -> None:
         keys = list(self.health.records)
         place = members.index(worker)
-        if self._config.share == "split":
+        if self._config.share == "fixed" and self._config.place is not None:
+            keys, start = fixed_part(*self._config.place, keys), 0
+        elif self._config.share in ("split", "fixed"):
             if len(keys) * len(members) > _MANY_PAIRS:
                 mine = await asyncio.to_thread(part_of, worker, members, keys)
             else:
@@ -423,6 +425,7 @@ class BasePool:
             self.health,
             keys,
             choose=self._config.choose,
+            rotate=self._config.rotate,
             start=start,
             previous=self._part,
             rng=self._rng,

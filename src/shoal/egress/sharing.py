@@ -51,6 +51,16 @@ def part_of(worker: str, members: Iterable[str], keys: Sequence[str]) -> list[st
     return [key for key, users in split(keys, workers).items() if worker in users]
 
 
+def fixed_part(number: int, workers: int, keys: Sequence[str]) -> list[str]:
+    """The exits of the worker with this number of so many, by their order in the list: five of fifty for each of ten.
+
+    With fewer exits than workers each worker has one.
+    """
+    if len(keys) < workers:
+        return [keys[number % len(keys)]] if keys else []
+    return list(keys[number * len(keys) // workers : (number + 1) * len(keys) // workers])
+
+
 class Places:
     """Many exits on a circle of numbers. A text belongs to the exit that follows the best of its places there.
 

@@ -103,6 +103,7 @@ class TokenIdentity:
         host = host_or_none(url)
         self._host = self._host or host or ""
         if not self._pool.may_have_token(url, host, self._host):
+            self._pool.warn_of_plain_http(url, host, self._host)
             return {}
         made = await self.take_call(self._pool.resource_of(url, host), self._bad.get(task, ()))
         made.url, made.host = url, host
@@ -258,6 +259,7 @@ class TokenPool(BasePool):
         self._refused: Counter[str] = Counter()
         self._hosts = tuple(_AllowedHost(text) for text in config.hosts)
         self._header_name, _, self._header_value = config.header.partition(": ")
+        self._warned_hosts: set[str] = set()
         self._headers: dict[str, Mapping[str, str]] = {}
         self._resources = Resources(config.budget, config.budgets)
         self._budgets: dict[tuple[str, str], SharedBudget] = {}
@@ -329,6 +331,20 @@ class TokenPool(BasePool):
         if self._hosts:
             return any(host.allows(url) for host in self._hosts)
         return host is not None and host == first_host and (url.startswith("https:") or is_loopback_lane(host))
+
+    def warn_of_plain_http(self, url: str, host: str | None, first_host: str) -> None:
+        """Log, once for each host, that requests have no token only because they are not encrypted."""
+        scheme, separator, rest = url.partition("://")
+        if host is None or host in self._warned_hosts or scheme != "http":
+            return
+        if self.may_have_token(f"https{separator}{rest}", host, first_host):
+            self._warned_hosts.add(host)
+            self._log.warning(
+                "requests go out without a token: it is not sent over plain http",
+                host=host,
+                pool=self.name,
+                remedy=f'Use https, or allow it: hosts = ["http://{host}"] in [egress.{self.name}].',
+            )
 
     def resource_of(self, url: str, host: str | None) -> str:
         return self._resources.of(url, host)

@@ -253,7 +253,12 @@ class TorPool(BasePool):
 
 def _build_tor(config: EgressConfig, program: str, log: Log) -> Tor:
     if config.socks is not None:
-        host, _, port = config.socks.rpartition(":")
-        return ExternalTor(host.strip("[]"), int(port), log)
+        control = None if config.control is None else _host_and_port(config.control)
+        return ExternalTor(*_host_and_port(config.socks), log, control=control)
     torrc = None if config.torrc is None else Path(config.torrc).expanduser()
     return ManagedTor(log, program=program, torrc=torrc, circuit_seconds=config.rotate_every)
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)

@@ -480,10 +480,14 @@ class TorControl:
 
 
 class ExternalTor(Tor):
-    """A tor that somebody else runs. It is asked now and then whether it answers; no circuit is built for that."""
+    """A tor that somebody else runs. It is asked now and then whether it answers; no circuit is built for that.
 
-    def __init__(self, host: str, port: int, log: Log) -> None:
+    `control`: host and port of its control port, if it may be asked there how far its bootstrap is.
+    """
+
+    def __init__(self, host: str, port: int, log: Log, *, control: tuple[str, int] | None = None) -> None:
         super().__init__(log, address=(host, port))
+        self._control_address = control
         self._suspected = asyncio.Event()
 
     async def start(self) -> None:
@@ -516,6 +520,11 @@ class ExternalTor(Tor):
         assert self.address is not None
         host, port = self.address
         problem = await socks_problem(host, port)
+        if problem is None and self._control_address is not None:
+            phase = await bootstrap_problem(*self._control_address)
+            if phase is not None:
+                self._set_trouble(f"tor at {host}:{port} {phase}")
+                return
         if problem is None:
             if self.trouble is not None:
                 self._log.info("tor answers again", at=f"{host}:{port}")
@@ -524,6 +533,34 @@ class ExternalTor(Tor):
         if self.trouble is None:
             self._log.warning("tor does not answer", at=f"{host}:{port}", why=problem)
         self._set_trouble(f"tor at {host}:{port} does not answer: {problem}")
+
+
+async def bootstrap_problem(host: str, port: int) -> str | None:
+    """How far the bootstrap of the tor with this control port is; None when it is done, or when tor does not say.
+
+    Tor says it to those who may authenticate without a password, or with its cookie file.
+    """
+    control = None
+    try:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            control = await TorControl.connect(host, port, lambda _: None)
+            words = " ".join(await control.ask("PROTOCOLINFO 1"))
+            cookie = re.search(r'COOKIEFILE="((?:[^"\\]|\\.)*)"', words)
+            needs_cookie = re.search(r"METHODS=\S*NULL", words) is None
+            if needs_cookie and cookie is not None:
+                secret = await asyncio.to_thread(Path(cookie[1]).read_bytes)
+                await control.ask(f"AUTHENTICATE {secret.hex()}")
+            else:
+                await control.ask("AUTHENTICATE")
+            (phase,) = await control.ask("GETINFO status/bootstrap-phase")
+    except (OSError, EOFError, TimeoutError, ValueError):
+        return None
+    finally:
+        if control is not None:
+            control.close()
+    fields = {name: quoted or plain for name, quoted, plain in _FIELD.findall(phase)}
+    done = int(fields.get("PROGRESS", "100"))
+    return None if done >= 100 else f"is bootstrapping: {done} % ({fields.get('SUMMARY', '').lower()})"
 
 
 async def socks_problem(host: str, port: int) -> str | None:

@@ -13,6 +13,7 @@ import msgspec
 from shoal.export.records import EMPTY_VALUES, decode_record, sample_results_evenly
 from shoal.ledger.protocols import Ledger
 from shoal.model.run import DeadLimit, Run, RunState
+from shoal.model.views import Counts
 
 # A run or a stage with fewer records says too little.
 MIN_RECORDS = 20
@@ -20,6 +21,9 @@ SAMPLE_RECORDS = 2_000
 MAX_FIELDS = 200
 MAX_RUNS_SEARCHED = 20
 NOTE = "coverage"
+# Fields by stage that every record should have, and those that may be empty, as the code declares them.
+EXPECTED_NOTE = "expected fields"
+OPTIONAL_NOTE = "fields that may be empty"
 
 
 class CoverageRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,11 +74,44 @@ class CoverageWarning(msgspec.Struct, frozen=True, kw_only=True):
 
 async def check_coverage(ledger: Ledger, run: Run, rules: CoverageRules) -> tuple[CoverageWarning, ...]:
     """The fields of a run that are empty too often, compared with the last finished run of the scraper."""
-    now = await _read_fields(ledger, run)
+    expected = await ledger.runs.get_note(run.id, EXPECTED_NOTE)
+    now = await _read_fields(ledger, run, small=expected is not None)
+    missing = missing_fields(now.stages, expected or {})
     if not any(fields.records >= MIN_RECORDS for fields in now.stages.values()):
-        return ()
+        return missing
     last = await _last_finished(ledger, run)
-    return coverage_warnings(now.stages, {} if last is None else last.stages, rules)
+    others = coverage_warnings(now.stages, {} if last is None else last.stages, rules)
+    named = {(warning.stage, warning.field) for warning in missing}
+    optional = await ledger.runs.get_note(run.id, OPTIONAL_NOTE) or {}
+    named |= {(stage, field) for stage, fields in optional.items() for field in fields}
+    return (*missing, *(warning for warning in others if (warning.stage, warning.field) not in named))
+
+
+async def has_only_failures(ledger: Ledger, run_id: str, counts: Counts) -> bool:
+    """Whether items died and no item ended well of the stages that expect fields in their records.
+
+    Then the run has failed, however small the share of the dead items is.
+    """
+    if not counts.dead or counts.results:
+        return False
+    stages = await ledger.runs.get_note(run_id, EXPECTED_NOTE) or {}
+    ended = [await ledger.reads.stats(run_id, stage=stage) for stage in stages]
+    return bool(ended) and not any(each.done or each.skipped for each in ended)
+
+
+def missing_fields(
+    now: Mapping[str, StageFields], expected: Mapping[str, Sequence[str]]
+) -> tuple[CoverageWarning, ...]:
+    """The expected fields that most records lack, however few records there are and whatever the last run had."""
+    return tuple(
+        CoverageWarning(
+            stage=stage, field=field, empty=fields.records - filled, records=fields.records, last_empty=None
+        )
+        for stage, fields in now.items()
+        for field in expected.get(stage, ())
+        for filled in [fields.fields.get(field, FieldCount(0, 0)).filled]
+        if fields.records and 2 * (fields.records - filled) > fields.records
+    )
 
 
 def coverage_warnings(
@@ -128,16 +165,20 @@ async def _last_finished(ledger: Ledger, run: Run) -> RunFields | None:
     return None
 
 
-async def store_coverage(ledger: Ledger, run: Run) -> RunFields:
-    """Count the fields of a run in a sample of its records, and store that with the run if it has finished."""
+async def store_coverage(ledger: Ledger, run: Run, *, small: bool = False) -> RunFields:
+    """Count the fields of a run in a sample of its records, and store that with the run if it has finished.
+
+    `small`: also those of a run with few records.
+    """
     results = (await ledger.reads.stats(run.id)).results
-    fields = RunFields(results, await _sample_fields(ledger, run.id) if results >= MIN_RECORDS else {})
+    counted = results >= (1 if small else MIN_RECORDS)
+    fields = RunFields(results, await _sample_fields(ledger, run.id) if counted else {})
     if run.state is RunState.FINISHED:
         await ledger.runs.put_note(run.id, NOTE, msgspec.to_builtins(fields))
     return fields
 
 
-async def _read_fields(ledger: Ledger, run: Run, *, at_its_end: bool = False) -> RunFields:
+async def _read_fields(ledger: Ledger, run: Run, *, at_its_end: bool = False, small: bool = False) -> RunFields:
     """From the note of a finished run, or from a sample.
 
     `at_its_end`: as the run was when it finished. Later runs may have replaced its records.
@@ -147,7 +188,7 @@ async def _read_fields(ledger: Ledger, run: Run, *, at_its_end: bool = False) ->
         known = msgspec.convert(note, RunFields)
         if at_its_end or known.results == (await ledger.reads.stats(run.id)).results:
             return known
-    return await store_coverage(ledger, run)
+    return await store_coverage(ledger, run, small=small)
 
 
 async def _sample_fields(ledger: Ledger, run_id: str) -> dict[str, StageFields]:

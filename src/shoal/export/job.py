@@ -26,7 +26,7 @@ CHUNK_BYTES = 1 << 20
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """Options of an export. `columns`: only these fields, in this order; empty for all fields.
 
-    `meta` adds run, stage, key, URL and item before each record. `bom` and `safe_csv` apply to CSV only.
+    `meta` adds run, stage, key, URL, `url_hash` and item before each record. `bom` and `safe_csv` apply to CSV only.
     """
 
     columns: tuple[str, ...] = ()

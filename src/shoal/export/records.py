@@ -12,9 +12,10 @@ from shoal.export.tables import MAX_COLUMNS, cell_text
 from shoal.ledger.protocols import Ledger
 from shoal.model.changes import ChangedRecord
 from shoal.model.redaction import redacted
+from shoal.model.url_key import key_hash, url_hash
 from shoal.model.views import ResultRow
 
-META = ("_run", "_stage", "_key", "_url", "_item")
+META = ("_run", "_stage", "_key", "_url", "_url_hash", "_item")
 # The first page is small, because the size of records is unknown; later pages have about PAGE_CHARACTERS.
 FIRST_PAGE = 10
 MAX_PAGE = 1_000
@@ -68,7 +69,7 @@ def decode_record(row: StoredRecord, text: str | None = None) -> dict[str, Any]:
 
 
 class LineMaker:
-    """Renders results as lines: the record as stored, with `meta` preceded by its run, stage, key, URL and item.
+    """Renders results as lines: the record as stored, with `meta` preceded by run, stage, key, URL, its hash and item.
 
     `run_id`: the run of results that do not name their own.
     Logins and tokens in URL and key are redacted, because files are passed on. `columns` selects fields, in that order.
@@ -97,11 +98,18 @@ class LineMaker:
     def _with_meta(self, row: StoredRecord, text: str) -> str:
         run_id = row.run_id if isinstance(row, ChangedRecord) else self._run_id
         key, url = (None if text is None else redacted(text) for text in (row.key, row.url))
-        values = (_text(run_id), _text(row.stage), _text(key), _text(url), str(row.item))
+        values = (_text(run_id), _text(row.stage), _text(key), _text(url), _text(_item_hash(row)), str(row.item))
         own = _fields(row, text) if '"_' in text or "\\" in text else {}
         head = ",".join(f'"{name}":{value}' for name, value in zip(META, values, strict=True) if name not in own)
         rest = text[1:].lstrip()
         return f"{{{head}{',' if head and not rest.startswith('}') else ''}{rest}"
+
+
+def _item_hash(row: StoredRecord) -> str | None:
+    """The hash of the item's key, as the ledger has it."""
+    if row.key is not None:
+        return key_hash(row.key).hex()
+    return None if row.url is None else url_hash(row.url)
 
 
 def _fields(row: StoredRecord, text: str) -> dict[str, msgspec.Raw]:

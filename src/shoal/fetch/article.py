@@ -36,9 +36,10 @@ def read_article(page: Page, *, comments: bool, tables: bool, links: bool, favor
     """The article of a page. Raises Permanent for a page without one, UsageError without trafilatura."""
     try:
         from trafilatura import bare_extraction
-    except ImportError:
+    except ImportError as error:
+        package = "lxml-html-clean" if "html_clean" in str(error) else "trafilatura"  # lxml names it in a sentence
         raise UsageError(
-            "page.article() needs the package trafilatura, which is not installed.",
+            f"page.article() needs the package {package}, which is not installed.",
             remedy="Install it with `pip install 'shoal[articles]'`.",
         ) from None
     page.parse()  # refuses pages that are too deep to be parsed

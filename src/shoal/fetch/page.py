@@ -198,6 +198,16 @@ class Page:
         """Whether its tree has been built."""
         return self._selector is not None
 
+    def check(self) -> None:
+        """Raise what a response other than a success means for an item, as Shoal does for the item's own page.
+
+        For pages that were asked for with `check=False`: 404 raises Permanent, 429 Throttled, 503 Transient.
+        """
+        from shoal.fetch.classify import classify_page
+
+        if (ended := classify_page(self)) is not None:
+            raise ended
+
     def parse(self) -> None:
         """Build the tree now, for example in a thread, so that `css` and `xpath` need not."""
         _ = self.selector

@@ -49,6 +49,8 @@ _DOWNLOAD_SECONDS = 30.0
 _RENDER_TRIES = 50
 # So long a page may still take to load after it has started a download.
 _AFTER_DOWNLOAD_SECONDS = 1.0
+# How long an error page may take to become what the stage waits for.
+_ERROR_PAGE_SECONDS = 3.0
 _HTML = frozenset({"", "text/html", "application/xhtml+xml"})
 _NET_ERROR = re.compile(r"net::(ERR_[A-Z0-9_]+)")
 _CAUSES = {
@@ -252,7 +254,7 @@ class Tab(PlaywrightPage):
         try:
             response = await self._goto(str(navigation.chain.target), state)
             if wait_for not in LOAD_STATES:
-                await self._wait(wait_for)
+                await self._wait_for_content(wait_for, navigation)
             return response
         except Error as error:
             self._raise_error()
@@ -265,6 +267,18 @@ class Tab(PlaywrightPage):
             if document is not None and cause in ("ERR_HTTP_RESPONSE_CODE_FAILURE", "ERR_ABORTED"):
                 return None  # a response without a body
             raise self._ended(error, navigation) from error
+
+    async def _wait_for_content(self, wait_for: str | Callable[[Tab], Awaitable[Any]], navigation: Navigation) -> None:
+        """Wait as the stage says, but only shortly on an error page, which is then taken as it is.
+
+        A challenge may still let the visitor in; what a 404 lacks never appears.
+        """
+        if navigation.document is None or navigation.document.status < 400:
+            await self._wait(wait_for)
+            return
+        with suppress(TimeoutError, Transient):
+            async with asyncio.timeout(_ERROR_PAGE_SECONDS):
+                await self._wait(wait_for)
 
     async def _goto(self, url: str, state: Any) -> Response | None:
         """Navigate and wait for the state; a page that starts a download may never reach it, and is taken as it is."""

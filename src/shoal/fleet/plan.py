@@ -194,7 +194,8 @@ class PartitionAssigner:
 
     `workers`: how many; None leaves it to the assignment file, and without one to the configuration, which is read
     again too. `partitions`: those to assign, none for all. `first`: keep only so many workers of the plan. `unknown`:
-    partitions of the file, or of `partitions`, that the run did not have at the last reading.
+    partitions of the file, or of `partitions`, that the run did not have at the last reading. `assigns`: False for
+    workers that prefer no partition.
     """
 
     def __init__(
@@ -206,7 +207,9 @@ class PartitionAssigner:
         configured: Callable[[], int],
         partitions: Sequence[str] = (),
         first: int | None = None,
+        assigns: bool = True,
     ) -> None:
+        self._assigns = assigns
         self._read_workload = read_workload
         self._assignment = assignment
         self._fixed_size = workers
@@ -216,6 +219,7 @@ class PartitionAssigner:
         self._partitions = dict.fromkeys(partitions)
         self._first = first
         self.unknown: list[str] = []
+        self.total = 0  # workers of the whole plan, at the last assignment
 
     async def assign(self, workers: int | None = None) -> PartitionAssignment:
         """For so many workers, or for as many as are configured.
@@ -227,12 +231,14 @@ class PartitionAssigner:
             if workers is None and self._fixed_size is None and (now := self._configured()) != self._last_configured:
                 self._last_configured = self._workers = now
             self._workers = workers or self._workers
-            return assign_evenly(waiting, self._workers)[: self._first]
+            self.total = self._workers
+            return assign_evenly(waiting if self._assigns else {}, self._workers)[: self._first]
         assigned = read_assignment(self._assignment)
         if self._partitions:
             assigned = tuple(tuple(name for name in share if name in self._partitions) for share in assigned)
         self.unknown += check_all_assigned(assigned, waiting)
-        return resize_assignment(assigned, workers or self._fixed_size or len(assigned))[: self._first]
+        self.total = workers or self._fixed_size or len(assigned)
+        return resize_assignment(assigned, self.total)[: self._first]
 
     def _selected(self, waiting: Mapping[str, int]) -> Mapping[str, int]:
         """The partitions to assign. Those that the run does not have yet may still get items."""

@@ -13,15 +13,17 @@ import msgspec
 
 from shoal.fleet.process import ChildCommand, ChildProcess
 from shoal.ledger.protocols import Ledger
+from shoal.model.log import LogNames
 from shoal.model.worker import WorkerView
 
 
 class WorkerTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """Items that a worker finished."""
+    """Items that a worker finished, and its attempts, with those that are repeated."""
 
     done: int = 0
     dead: int = 0
     skipped: int = 0
+    attempts: int = 0
 
 
 class PoolWorkers:
@@ -61,6 +63,7 @@ class PoolWorkers:
                 done=before.done + sum(row.done for row in mine),
                 dead=before.dead + sum(row.dead for row in mine),
                 skipped=before.skipped + sum(row.skipped for row in mine),
+                attempts=before.attempts + sum(row.attempts for row in mine),
             )
         return sums
 
@@ -87,7 +90,7 @@ class WorkerLauncher:
         run_id: str,
         environment: Mapping[str, str],
         logs: Path,
-        name: str,
+        names: LogNames,
         *,
         stop_timeout: float,
         only: bool = False,
@@ -98,12 +101,12 @@ class WorkerLauncher:
         self._run_id = run_id
         self._environment = environment
         self._logs = logs
-        self._name = name
+        self._names = names
         self._stop_timeout = stop_timeout
         self._only = only
 
     def log_file(self, number: int) -> Path:
-        return self._logs / f"{self._name}_worker_{number}.log"
+        return self._logs / self._names.of_worker(number)
 
     def build(self, number: int, partitions: Sequence[str], *, on_kill: Callable[[], None]) -> ChildProcess:
         own = (*(f"--partition={name}" for name in partitions), *(("--only",) if self._only else ()))

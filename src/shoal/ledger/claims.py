@@ -294,7 +294,8 @@ class BaseWorkers:
         if not rows:
             self._forget(worker)
             raise WorkerLost(f"The worker {worker} was declared dead, or never registered.")
-        return HeartbeatReply(WorkerState(rows[0]["state"]), rows[0]["settings_version"])
+        row = rows[0]
+        return HeartbeatReply(WorkerState(row["state"]), row["settings_version"], row["schema_version"])
 
     async def list(self, *, present: bool = True) -> list[WorkerView]:
         return [worker_from(row) for row in await self._queryable.fetch(self._sql["list_workers"], present)]

@@ -207,11 +207,14 @@ class BaseExits(ABC):
         return await self._change(pool, key, ExitState.GOOD, None, "", by)
 
     async def _pool_budgets(self, pool: str) -> tuple[BudgetView, ...]:
-        """The budgets of the listed exits, summed by resource."""
-        listed = {row.key for row in (await self.list(pool, limit=MAX_PAGE)).rows}
+        """The budgets of the listed exits, summed by resource. What is left of a token that is banned or rests is of
+        no use now.
+        """
+        away = (ExitState.BANNED, ExitState.RESTING)
+        usable = {row.key for row in (await self.list(pool, limit=MAX_PAGE)).rows if row.state not in away}
         summed: dict[str, BudgetView] = {}
         for key, budget in await self._budgets.list(pool):
-            if key in listed:
+            if key in usable:
                 before = summed.get(budget.resource)
                 summed[budget.resource] = budget if before is None else _added(before, budget)
         return tuple(summed[resource] for resource in sorted(summed))

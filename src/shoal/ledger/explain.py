@@ -75,7 +75,7 @@ class ItemContext(msgspec.Struct, frozen=True, kw_only=True):
 class RunContext(msgspec.Struct, frozen=True, kw_only=True):
     """`now` is the ledger's time. `full`: a sentence that the ledger has no space left, or None.
 
-    `pause`: the event of a run that is paused.
+    `pause`: the event of a run that is paused. `places`: who has a place, if the number of its workers is limited.
     """
 
     run: Run
@@ -89,6 +89,7 @@ class RunContext(msgspec.Struct, frozen=True, kw_only=True):
     holders: Sequence[LeaseHolder]
     workers: Sequence[WorkerView]
     scalings: Sequence[Scaling]
+    places: Sequence[str] = ()
 
 
 def heartbeat_problem(worker: WorkerView) -> str | None:
@@ -201,6 +202,11 @@ def why_run(facts: RunContext) -> list[WaitReason]:
             "ready" if "no_worker" in {reason.code for reason in reasons} else "ready and waiting for a free worker"
         )
         reasons.append(WaitReason(code="ready", text=f"{_items(counts.ready)} {waiting}.", items=counts.ready))
+        if facts.places:
+            text = (
+                f"The number of workers of {run.scraper} is limited (worker_limit); at work: {', '.join(facts.places)}."
+            )
+            reasons.append(WaitReason(code="worker_limit", text=text))
     if counts.waiting:
         text = f"{_items(counts.waiting)} waiting for their lanes."
         reasons.append(WaitReason(code="waiting", text=text, items=counts.waiting))

@@ -8,8 +8,9 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
+from shoal.ledger.schema import SqlView
 from shoal.model.access import AccessGrant, AccessToken, Role
 from shoal.model.changes import (
     EVERY_RECORD,
@@ -89,6 +90,8 @@ from shoal.model.worker import (
 )
 
 ALL_ITEMS = ItemFilter()
+# Before the names of notes that are not Shoal's own.
+OWN_NOTE = "own:"
 Entry = str | bytes | NewItem | PreparedItem
 Entries = Iterable[Entry] | AsyncIterable[Entry]
 # Called with the number of items that a bulk change has processed so far.
@@ -619,9 +622,16 @@ class Steering(Protocol):
         """
 
     async def cancel(
-        self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "", on_progress: OnProgress = int
+        self,
+        run_id: str,
+        which: ItemFilter,
+        *,
+        limit: int | None = None,
+        by: str = "",
+        reason: str | None = None,
+        on_progress: OnProgress = int,
     ) -> int:
-        """End open items as cancelled, leased ones too, in small steps."""
+        """End open items as cancelled, leased ones too, in small steps. `reason`: their error; default: who did it."""
 
     async def replay(self, finished: FinishedAttempt) -> ReplayReport:
         """Replace the results of an item that is done or dead by those of this further attempt; then it is done.
@@ -659,6 +669,9 @@ class FailureGroups(Protocol):
 class Reads(Protocol):
     async def stats(self, run_id: str, *, stage: str | None = None) -> Counts: ...
 
+    async def author_counts(self, run_id: str) -> dict[str, int]:
+        """What the handlers of a run have counted (`Counters`), by name; at most 200 names."""
+
     async def partitions(self, run_id: str) -> list[PartitionProgress]: ...
 
     async def partition_page(
@@ -692,6 +705,9 @@ class Reads(Protocol):
         self, run_id: str, *, id: int | None = None, key: str | None = None, stage: str | None = None
     ) -> ItemView:
         """By id, or by key within a stage (the first one unless given)."""
+
+    async def finished_elsewhere(self, run_id: str, stage: str, key_hashes: Sequence[bytes]) -> set[bytes]:
+        """Those of the keys whose items of this stage are done or skipped in another run of the run's scraper."""
 
     async def attempts(self, run_id: str, item: int) -> list[AttemptView]: ...
 
@@ -804,11 +820,29 @@ class Schema(Protocol):
     async def version(self) -> int | None:
         """The schema's version; None when there is none."""
 
+    @property
+    def known_version(self) -> int:
+        """The version that this code knows: that of its newest migration."""
+
+    async def pending(self) -> list[str]:
+        """The names of the migrations that `migrate` would apply, such as `0002_notes`. Raises LedgerTooNew."""
+
     async def migrate(self) -> tuple[int, int]:
         """Migrate the schema to this code's version. Returns the versions before and after."""
 
     async def require_current(self) -> None:
         """Raise LedgerNotMigrated or LedgerTooNew unless schema and code have the same version."""
+
+    @property
+    def dialect(self) -> Literal["postgres", "sqlite"]:
+        """Which SQL the views of a scraper are written in."""
+
+    async def put_views(self, views: Sequence[SqlView]) -> bool:
+        """Create or replace views of a scraper, where people look first (on PostgreSQL the default schema).
+
+        Returns False when they exist already as they are. Raises InvalidScraper when a select is wrong, and when a name
+        belongs to something that Shoal did not make.
+        """
 
 
 class Health(Protocol):

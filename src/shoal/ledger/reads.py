@@ -25,6 +25,7 @@ from shoal.ledger.rows import (
     int_cursor,
     item_from,
     lane_from,
+    lock_from,
     scaling_from,
 )
 from shoal.model.history import HistoryPoint
@@ -53,7 +54,7 @@ from shoal.model.views import (
     WaitReason,
     WorkerProgress,
 )
-from shoal.model.worker import WorkerView
+from shoal.model.worker import WORKER_PLACE_PREFIX, WorkerView
 
 SCAN_WINDOW = 1_000
 BUSIEST_LANES = 5
@@ -70,6 +71,9 @@ COUNTED_VIEWS = 1_000
 EVENTS_WINDOW = 5_000
 RATE_MINUTES = 5
 MAX_EXPLAINED = 200
+MAX_PLACES = 20
+# Stages of earlier runs in which keys are looked up with one query; most are found in the newest ones.
+STAGES_AT_ONCE = 50
 _LAST_RECORD = 2**31 - 1
 _LAST_EVENT = 2**62
 OPEN = "open"
@@ -100,6 +104,10 @@ class SqlReads:
         if stage is not None:
             run.stage_id(stage)
         return Counts(**dict(await self._db.row(self._sql["stats"], run_id, stage)))
+
+    async def author_counts(self, run_id: str) -> dict[str, int]:
+        run = await self._catalog.run(run_id)
+        return {row["name"]: row["number"] for row in await self._db.fetch(self._sql["author_counts"], run.no)}
 
     async def partitions(self, run_id: str) -> list[PartitionProgress]:
         await self._catalog.run(run_id)
@@ -218,6 +226,19 @@ class SqlReads:
         self, run_id: str, *, id: int | None = None, key: str | None = None, stage: str | None = None
     ) -> ItemView:
         return item_from(await self._item_row(run_id, id, key, stage))
+
+    async def finished_elsewhere(self, run_id: str, stage: str, key_hashes: Sequence[bytes]) -> set[bytes]:
+        run = await self._catalog.run(run_id)
+        stages = [row["id"] for row in await self._db.fetch(self._sql["stages_elsewhere"], run.no, stage)]
+        found: set[bytes] = set()
+        for start in range(0, len(stages), STAGES_AT_ONCE):
+            left = [hash_ for hash_ in key_hashes if hash_ not in found]
+            if not left:
+                break
+            own = stages[start : start + STAGES_AT_ONCE]
+            rows = await self._db.fetch(self._sql["finished_keys"], own, b"".join(left))
+            found |= {bytes(row["key_hash"]) for row in rows}
+        return found
 
     async def attempts(self, run_id: str, item: int) -> list[AttemptView]:
         run = await self._catalog.run(run_id)
@@ -421,8 +442,13 @@ class SqlReads:
                 holders=[explain.LeaseHolder(*row) for row in await self._db.fetch(self._sql["run_holders"], run.no)],
                 workers=await self._workers.list() if workers is None else workers,
                 scalings=[scaling_from(row) for row in await self._db.fetch(self._sql["scalings"], run.no)],
+                places=await self._worker_places(run.scraper, times["now"]),
             )
         )
+
+    async def _worker_places(self, scraper: str, now: dt.datetime) -> list[str]:
+        rows = await self._db.fetch(self._sql["list_locks"], f"{WORKER_PLACE_PREFIX}{scraper}/", MAX_PLACES)
+        return [place.taken_by for place in map(lock_from, rows) if place.until > now]
 
     async def _find(self, run: CachedRun, which: ItemFilter, after: int, most: int) -> Found:
         """The next items that may match, the id up to which all were read (None: to the end), and whether all match."""

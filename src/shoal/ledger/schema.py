@@ -1,17 +1,22 @@
-"""Loading of .sql files (named queries, scripts, numbered migrations) and checks of the schema's version.
+"""Loading of .sql files (queries, scripts, migrations), checks of the schema's version, views of scrapers.
 
 In a file of named queries `-- name: claim` begins a query, and the comment below it says why it is written that way.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 
-from shoal.errors import LedgerNotMigrated, LedgerTooNew
+import msgspec
+
+from shoal.errors import InvalidScraper, LedgerNotMigrated, LedgerTooNew
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
+# What tells a view that Shoal made from one of somebody else. Behind it comes a fingerprint.
+_VIEW_MARK = "view of a scraper, made by shoal: "
 
 
 def load_queries(package: str, *, translate: Callable[[str], str] = str) -> dict[str, str]:
@@ -22,12 +27,58 @@ def load_queries(package: str, *, translate: Callable[[str], str] = str) -> dict
     queries: dict[str, str] = {}
     own, shared = load_scripts(package, "queries"), load_scripts(__package__, "queries")
     for file, script in [*own, *((file, translate(script)) for file, script in shared)]:
-        parts = _NAME.split(script)
-        for name, text in zip(parts[1::2], parts[2::2], strict=True):
+        for name, text in _named_texts(script):
             if name in queries:
                 raise ValueError(f"{file}.sql: the query {name} is defined twice")
-            queries[name] = text.strip().rstrip(";")
+            queries[name] = text
     return queries
+
+
+def _named_texts(script: str) -> Iterator[tuple[str, str]]:
+    parts = _NAME.split(script)
+    return ((name, text.strip().rstrip(";")) for name, text in zip(parts[1::2], parts[2::2], strict=True))
+
+
+class SqlView(msgspec.Struct, frozen=True):
+    """A view that a scraper declares: its name and its select."""
+
+    name: str
+    select: str
+
+
+def parse_views(script: str, file: str) -> list[SqlView]:
+    """The views of a file with blocks of `-- name: NAME` and a select, in their order. Raises InvalidScraper."""
+    views = [SqlView(name, select) for name, select in _named_texts(script)]
+    if not views:
+        raise InvalidScraper(f"{file} declares no view.", remedy="Write `-- name: NAME` above each select.")
+    for view in views:
+        code = re.sub(r"--[^\n]*", "", view.select)
+        if ";" in code or not re.match(r"\s*(select|with)\b", code, re.IGNORECASE):
+            raise InvalidScraper(f"{view.name} in {file} is not one select.", remedy="Write one select for each view.")
+    if len({view.name.lower() for view in views}) < len(views):
+        raise InvalidScraper(f"{file} declares a view twice.")
+    return views
+
+
+def view_mark(views: Sequence[SqlView]) -> str:
+    """The mark of a scraper's views: the same for all of them, because they may refer to each other."""
+    texts = "\0".join(text for view in views for text in (view.name, view.select))
+    return _VIEW_MARK + hashlib.sha256(texts.encode()).hexdigest()[:16]
+
+
+def are_views_current(views: Sequence[SqlView], found: Mapping[str, str]) -> bool:
+    """Whether all views exist as they are declared. `found`: what describes each name that is taken, by name.
+
+    Raises InvalidScraper for a name that belongs to something that Shoal did not make: it is never replaced.
+    """
+    for name, description in found.items():
+        if _VIEW_MARK not in description:
+            raise InvalidScraper(
+                f"The database has a table or view {name} that is not Shoal's; it was left as it is.",
+                remedy="Rename one of the two, or use another database.",
+            )
+    mark = view_mark(views)
+    return all(mark in found.get(view.name, "") for view in views)
 
 
 def load_scripts(package: str, folder: str) -> list[tuple[str, str]]:
@@ -42,6 +93,13 @@ def load_scripts(package: str, folder: str) -> list[tuple[str, str]]:
 def load_migrations(package: str) -> list[tuple[int, str, str]]:
     """(version, name, text) of a backend's migrations, oldest first."""
     return [(int(name[:4]), name[5:], text) for name, text in load_scripts(package, "migrations")]
+
+
+def pending_migrations(migrations: Sequence[tuple[int, str, str]], found: int | None) -> list[str]:
+    """The names of the migrations that a ledger of this version lacks. Raises LedgerTooNew."""
+    before = found or 0
+    refuse_newer(before, migrations[-1][0])
+    return [f"{version:04}_{name}" for version, name, _ in migrations if version > before]
 
 
 def check_version(found: int | None, known: int, place: str) -> None:

@@ -70,13 +70,20 @@ class BaseSteering(ABC):
         return retried
 
     async def cancel(
-        self, run_id: str, which: ItemFilter, *, limit: int | None = None, by: str = "", on_progress: OnProgress = int
+        self,
+        run_id: str,
+        which: ItemFilter,
+        *,
+        limit: int | None = None,
+        by: str = "",
+        reason: str | None = None,
+        on_progress: OnProgress = int,
     ) -> int:
         no = (await self._catalog.run(run_id)).no
         which = replace(which, states=which.states or OPEN_STATES)
         if set(which.states) & set(FINAL_STATES):
             raise InvalidSetting("Ended items cannot be cancelled: give open states only.")
-        reason = f"Cancelled by {by or 'an operator'}."
+        error = reason or f"Cancelled by {by or 'an operator'}."
         cancelled = 0
 
         def report_total(in_this_pass: int) -> None:
@@ -85,12 +92,14 @@ class BaseSteering(ABC):
         for _ in range(MAX_PASSES):
             left = None if limit is None else limit - cancelled
             in_this_pass = await self._change(
-                run_id, which, left, report_total, lambda items: self._cancel(no, items, reason)
+                run_id, which, left, report_total, lambda items: self._cancel(no, items, error)
             )
             cancelled += in_this_pass
             if not in_this_pass or cancelled == limit:
                 break
-        await self._record_event(no, by, "items.cancelled", run_id, {"items": cancelled})
+        if cancelled or reason is None:
+            detail = {"items": cancelled} if reason is None else {"items": cancelled, "reason": reason}
+            await self._record_event(no, by, "items.cancelled", run_id, detail)
         return cancelled
 
     async def replay(self, finished: FinishedAttempt) -> ReplayReport:
@@ -117,7 +126,8 @@ class BaseSteering(ABC):
             room = PAGE if limit is None else min(PAGE, limit - changed)
             page = await self._reads.items(run_id, which, cursor=cursor, limit=room)
             if page.rows:
-                changed += await change([row.id for row in page.rows])
+                # An item that moved while the page was read may be in it twice.
+                changed += await change(list(dict.fromkeys(row.id for row in page.rows)))
                 on_progress(changed)
             cursor = page.cursor
             if cursor is None or (limit is not None and changed >= limit):

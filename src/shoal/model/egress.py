@@ -227,8 +227,8 @@ class EgressMatrix(msgspec.Struct, frozen=True, kw_only=True):
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     """A pool in the ledger: its exits by state (only listed ones), and how many workers use it.
 
-    `first_back`: seconds until the first banned or resting exit comes back. `budgets`: summed over its exits, by
-    resource; `reset_seconds` until all are full again.
+    `first_back`: seconds until the first banned or resting exit comes back. `budgets`: summed over its exits that
+    are neither banned nor resting, by resource; `reset_seconds` until all are full again.
     """
 
     pool: str

@@ -74,6 +74,11 @@ def key_hash(key: str) -> bytes:
     return hashlib.sha256(b"shoal-key-%d\0" % KEY_VERSION + key.encode()).digest()
 
 
+def url_hash(url: str) -> str:
+    """The `url_hash` that views and exports give an item of this URL. Raises InvalidItem for an invalid URL."""
+    return key_hash(url_key(url)).hex()
+
+
 def check_text(what: str, value: str, max_bytes: int) -> None:
     """Raise InvalidItem for text that cannot be stored or sent."""
     if not isinstance(value, str):

@@ -11,6 +11,7 @@ import msgspec
 from shoal.model.item import ItemState
 
 T = TypeVar("T")
+QUEUE_STATUSES = ("pending", "claimed", "completed", "failed", "remaining", "total")
 
 
 class CursorPage(msgspec.Struct, Generic[T], frozen=True):
@@ -70,6 +71,10 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def total(self) -> int:
         return self.remaining + self.done + self.dead + self.skipped + self.cancelled
+
+    def by_status(self) -> dict[str, int]:
+        """The counts of an older URL queue: pending, claimed, completed, failed, remaining and total."""
+        return {status: getattr(self, status) for status in QUEUE_STATUSES}
 
     @property
     def ended(self) -> int:
@@ -144,6 +149,10 @@ class ItemFilter(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     failure: int | None = None
     text: str | None = None
+
+    def __post_init__(self) -> None:
+        # Programs may write states as text.
+        msgspec.structs.force_setattr(self, "states", tuple(map(ItemState, self.states)))
 
 
 class ItemCount(msgspec.Struct, frozen=True):

@@ -14,6 +14,8 @@ from shoal.model.egress import EgressWait
 
 DEFAULT_LEASE_SECONDS = 30.0
 MAX_REPORTED_ITEMS = 100
+# Locks that are places of workers (the setting worker_limit) begin so, followed by the scraper and a number.
+WORKER_PLACE_PREFIX = "worker-place/"
 # A pool reports this often at least; without a report for so long it is gone.
 POOL_REPORT_SECONDS, POOL_LOST_SECONDS = 5.0, 20.0
 
@@ -65,10 +67,14 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeartbeatReply(msgspec.Struct, frozen=True):
-    """The reply to a heartbeat: the worker's state (live or draining) and the newest version of the settings."""
+    """The reply to a heartbeat: the worker's state (live or draining), and the newest version of the settings.
+
+    `schema_version`: of the ledger now; a migration may have changed it while the worker runs.
+    """
 
     state: WorkerState
     settings_version: int
+    schema_version: int
 
 
 class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -82,7 +82,7 @@ def alert_rules(settings: Settings) -> AlertRules:
     return AlertRules(stall_after=settings.stall_after, error_share=settings.error_share, max_dead=settings.max_dead)
 
 
-def end_condition(run: Run, counts: Counts, rules: AlertRules) -> AlertCondition | None:
+def end_condition(run: Run, counts: Counts, rules: AlertRules, *, only_failures: bool = False) -> AlertCondition | None:
     """The condition of an ended run; None while it runs, and for members of a collection."""
     if run.finished_at is None:
         return None
@@ -95,6 +95,9 @@ def end_condition(run: Run, counts: Counts, rules: AlertRules) -> AlertCondition
     elif (allowed := NO_DEAD if _is_collection(run) else rules.max_dead).exceeded(counts.dead, counts.wanted):
         kind = AlertKind.FAILURE
         text = f"Too many items are dead: {counts.dead} of {counts.total}; allowed: {allowed}."
+    elif only_failures:
+        kind = AlertKind.FAILURE
+        text = f"Nothing was found, and {pluralize(counts.dead, 'item')} of {counts.total} failed."
     else:
         kind, text = AlertKind.FINISH, f"The run finished after {took}: {_ends(counts)}."
     if (run.idempotency_key or "").startswith(COLLECTION_KEY_PREFIX):
@@ -218,7 +221,7 @@ def _status_line(snapshot: Snapshot, rate: float | None, now: dt.datetime) -> st
 
 
 def _ends(counts: Counts) -> str:
-    return format_ends(counts.done, counts.dead, counts.skipped)
+    return format_ends(counts.done, counts.dead, counts.skipped, counts.cancelled)
 
 
 def _bottleneck_lines(snapshot: Snapshot) -> list[str]:

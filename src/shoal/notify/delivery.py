@@ -61,7 +61,7 @@ async def send_text(urls: tuple[str, ...], title: str, body: str, type: str = "i
 
 
 def _reason(answer: SendResponse) -> str:
-    return answer.reasons[0] if answer.installed else "apprise is not installed."
+    return answer.reasons[0] if answer.installed else "apprise is not installed (pip install 'shoal[notify]')."
 
 
 async def check_addresses(settings: Settings) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from shoal.config.settings import Settings
 from shoal.config.values import AlertKind
 from shoal.errors import LedgerError, NotFound
-from shoal.export.coverage import MIN_RECORDS, check_coverage
+from shoal.export.coverage import MIN_RECORDS, check_coverage, has_only_failures
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.run import Run, RunState
@@ -177,7 +177,9 @@ async def read_conditions(
     if run.finished_at is not None:
         if not has_just_ended(run, now):
             return []
-        condition = end_condition(run, await ledger.reads.stats(run.id), rules)
+        ended = await ledger.reads.stats(run.id)
+        only_failures = await has_only_failures(ledger, run.id, ended)
+        condition = end_condition(run, ended, rules, only_failures=only_failures)
         return [] if condition is None or unless(condition) else [condition]
     counts = await ledger.reads.stats(run.id)
     recent = await ledger.reads.recent(run.id, minutes=RECENT_MINUTES)

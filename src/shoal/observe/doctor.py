@@ -40,6 +40,11 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     fix: str = ""
     warning: bool = False
 
+    @property
+    def severity(self) -> str:
+        """`critical`: it is wrong; `warning`; `info`: all is well."""
+        return "critical" if not self.ok else "warning" if self.warning else "info"
+
 
 async def check_ledger(ledger: Ledger, *, version: str) -> list[Check]:
     """Check the ledger and its workers. `version` is this code's, compared with the workers'."""

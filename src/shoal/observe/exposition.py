@@ -56,6 +56,7 @@ SERVER_METRICS = (
     MetricSpec("shoal_run_alert", "gauge", "1 for each alert condition of a run that holds now.", (*_RUN, "kind")),
     MetricSpec("shoal_attempts_total", "counter", "Attempts of a run that ended, by outcome.", (*_RUN, "outcome")),
     MetricSpec("shoal_records_total", "counter", "Records that a run stored.", _RUN),
+    MetricSpec("shoal_counted_total", "counter", "What handlers counted, by its name.", (*_RUN, "name")),
     MetricSpec(
         "shoal_item_wait_seconds", "histogram", "From the time items became claimable until their attempts began.", _RUN
     ),

@@ -43,9 +43,10 @@ def format_percent(share: float) -> str:
     return f"{math.floor(share * 100 + 1e-9)}%"
 
 
-def format_ends(done: int, dead: int, skipped: int) -> str:
-    """`12 done, 3 dead, 2 skipped`; skipped items are named only where there are some."""
-    return f"{done} done, {dead} dead" + (f", {skipped} skipped" if skipped else "")
+def format_ends(done: int, dead: int, skipped: int, cancelled: int = 0) -> str:
+    """`12 done, 3 dead, 2 skipped, 4 cancelled`; the last two are named only where there are some."""
+    more = (("skipped", skipped), ("cancelled", cancelled))
+    return f"{done} done, {dead} dead" + "".join(f", {number} {end}" for end, number in more if number)
 
 
 def pluralize(number: int | str, noun: str, plural: str | None = None) -> str:

@@ -175,12 +175,16 @@ async def remove_empty(ledger: Ledger, plan: RunPlan, run: Run, progress: FillPr
         await ledger.runs.remove(run.id, by=by)
 
 
-async def check_list_is_complete(ledger: Ledger, plan: RunPlan, urls: UrlSource | None) -> None:
-    """Raise UsageError if the URL list of the run was stored only in part and is not given again."""
-    if plan.run is None or plan.run.sealed or urls is not None:
+async def check_start_items(ledger: Ledger, scraper: Scraper, plan: RunPlan, urls: UrlSource | None) -> None:
+    """Raise UsageError if the run has nothing to start from, or its URL list was stored only in part and is not given
+    again.
+    """
+    if urls is not None or (plan.run is not None and plan.run.sealed):
         return
-    noted = await ledger.runs.get_note(plan.run.id, LIST_NOTE)
-    if noted is not None and not noted["complete"]:
+    noted = None if plan.run is None else await ledger.runs.get_note(plan.run.id, LIST_NOTE)
+    if noted is None:
+        check_has_sources(scraper, urls)
+    elif plan.run is not None and not noted["complete"]:
         name = noted["name"]
         raise UsageError(
             f"The run {plan.run.id} was stopped before all of {name} was stored.",
@@ -241,11 +245,12 @@ def _is_alive(pid: int) -> bool:
     return state not in "ZX"  # a zombie: it has exited and was not reaped
 
 
-def check_has_start_items(scraper: Scraper, urls: object | None, plan: RunPlan) -> None:
-    if not scraper.has_sources and urls is None and (plan.run is None or not plan.run.sealed):
+def check_has_sources(scraper: Scraper, urls: object | None) -> None:
+    """Raise UsageError if a new run would have nothing to start from."""
+    if not scraper.has_sources and urls is None:
         raise UsageError(
             f"{scraper.name} has no items to start with.",
-            remedy=f"Call {scraper.name}.start(...) in its code, or give --urls-file.",
+            remedy=scraper.start_remedy or f"Call {scraper.name}.start(...) in its code, or give --urls-file.",
         )
 
 

@@ -13,7 +13,7 @@ the name of the operator, which is `user@host` unless `connect(operator=...)` gi
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,15 +24,17 @@ from shoal.errors import UsageError
 from shoal.export import ExportReport, IncrementReport, Layout, export_new, export_run
 from shoal.export.records import decode_record, result_pages
 from shoal.feeds.source import Source
-from shoal.ledger.protocols import ALL_ITEMS, Ledger
+from shoal.ledger.protocols import ALL_ITEMS, OWN_NOTE, Ledger
+from shoal.model.egress import ExitView
 from shoal.model.item import NewItem
 from shoal.model.lane import LaneView
 from shoal.model.run import Run
-from shoal.model.views import Counts, CursorPage, ItemFilter, ItemView
+from shoal.model.views import Counts, CursorPage, IntakeReport, ItemFilter, ItemView, PartitionProgress
 from shoal.observe.failures import Failures
 from shoal.observe.snapshot import Snapshot, take_snapshot
 from shoal.service import inspect, steer
 from shoal.service.begin import RunChoice
+from shoal.service.egress import list_exits
 from shoal.service.events import Host, OnEvent, ignore
 from shoal.service.feed import FeedReport, FeedRequest, feed_on
 from shoal.service.inspect import Explanation, ItemDetail, RunDetail, RunSummary, WorkerStatus
@@ -67,11 +69,19 @@ def connect(
 class Fleet:
     """The runs, items, lanes and workers of one ledger. Made by `shoal.connect()`."""
 
-    def __init__(self, settings: Settings, *, operator: str | None = None, on_event: OnEvent = ignore) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        operator: str | None = None,
+        on_event: OnEvent = ignore,
+        opened: Ledger | None = None,
+    ) -> None:
+        """`opened`: a ledger that is open already, and stays open; then it needs no `async with`."""
         self.settings = settings
         self._operator = operator
         self._host = Host(on_event=on_event)
-        self._ledger: Ledger | None = None
+        self._ledger: Ledger | None = opened
 
     async def __aenter__(self) -> Self:
         self._ledger = await open_ledger(self.settings, on_waiting=self._host.notice)
@@ -163,6 +173,15 @@ class Fleet:
         )
         return await feed_on(self._open, found, settings, request, self._host)
 
+    async def add_items(self, run: str, items: Iterable[NewItem]) -> IntakeReport:
+        """Store further items in a run that has not ended; one that is paused stays paused. Raises WrongState."""
+        found = await find_run(self._open, run)
+        return await self._open.intake.enqueue(found.id, list(items))
+
+    def scraper(self, scraper: str | Scraper) -> Scraper:
+        """A scraper as this project configures it: its `settings` are those of `shoal.toml`."""
+        return self._configured(scraper)[0]
+
     def _configured(self, scraper: str | Scraper) -> tuple[Scraper, Settings]:
         if isinstance(scraper, str):
             return load_configured(scraper, self.settings)
@@ -182,7 +201,10 @@ class Fleet:
             return await inspect.read_run(self._open, run)
 
     async def stats(self, scraper: str | None = None, run: str = "latest", *, stage: str | None = None) -> Counts:
-        """The items of a run per state: of the newest run of a scraper, or of the run with this id."""
+        """The items of a run per state: of the newest run of a scraper, or of the run with this id.
+
+        `stats.by_status()` has the six counts of an older URL queue, and nothing else.
+        """
         with ledger_named_in_errors(self.settings):
             return (await inspect.read_counts(self._open, run, scraper=scraper, stage=stage)).counts
 
@@ -205,6 +227,17 @@ class Fleet:
         with ledger_named_in_errors(self.settings):
             return await inspect.read_item(self._open, run, id=id, key=key, stage=stage)
 
+    async def partitions(
+        self, run: str = "latest", *, stage: str | None = None, cursor: str | None = None, limit: int = 50
+    ) -> CursorPage[PartitionProgress]:
+        """The partitions of a run by stage and name, each with its counts."""
+        with ledger_named_in_errors(self.settings):
+            return await inspect.list_partitions(self._open, run, stage=stage, cursor=cursor, limit=limit)
+
+    async def note(self, run: str, name: str) -> dict[str, Any] | None:
+        """A value that `put_note` stored with the run; None when there is none."""
+        return await self._open.runs.get_note((await find_run(self._open, run)).id, OWN_NOTE + name)
+
     async def why(
         self, run: str = "latest", *, id: int | None = None, key: str | None = None, stage: str | None = None
     ) -> Explanation:
@@ -223,6 +256,11 @@ class Fleet:
         """The workers, newest first; with `present=False` also those that have stopped or were declared dead."""
         return await inspect.list_workers(self._open, present=present)
 
+    async def exits(self, pool: str | None = None) -> list[ExitView]:
+        """The proxies, tokens and Tor circuits that workers have used, with their states; of one pool, or of all."""
+        found = list_exits(self._open, ("proxies", "tokens", "tor"), pool=pool)
+        return [each async for each in found]
+
     async def lanes(
         self, *, run: str | None = None, cursor: str | None = None, limit: int = 50
     ) -> CursorPage[LaneView]:
@@ -239,6 +277,11 @@ class Fleet:
         async for rows in result_pages(self._open, found.id, stage=stage):
             for row in rows:
                 yield decode_record(row)
+
+    async def item_records(self, run: str, id: int, *, limit: int = 20) -> list[dict[str, Any]]:
+        """The first records of one item, by its id."""
+        found = await find_run(self._open, run)
+        return [decode_record(row) for row in await self._open.reads.item_results(found.id, id, limit=limit)]
 
     async def export(
         self,
@@ -307,6 +350,17 @@ class Fleet:
     ) -> int:
         """End open items as cancelled, at most `limit`, or the one with this key or URL. Returns how many."""
         return await steer.cancel_items(self._open, run, which, key=key, limit=limit, by=self._by)
+
+    async def discard(self, run: str, which: ItemFilter = ALL_ITEMS, *, key: str | None = None) -> int:
+        """Delete the records of done items, or of the one with this key or URL. This cannot be undone.
+
+        The items stay done: they do not run again. Returns how many had records.
+        """
+        return await steer.discard_records(self._open, run, which, key=key, by=self._by)
+
+    async def put_note(self, run: str, name: str, value: Mapping[str, Any]) -> None:
+        """Store a JSON value of your own with the run, under a name; an earlier one is replaced."""
+        await self._open.runs.put_note((await find_run(self._open, run)).id, OWN_NOTE + name, value)
 
     async def replay(
         self,

@@ -14,7 +14,7 @@ from shoal.config import DeadLimit, Settings
 from shoal.define.load import load_scraper
 from shoal.define.yaml_scraper import is_yaml_file
 from shoal.errors import LedgerNotMigrated, NotFound, ShoalError, UsageError
-from shoal.fleet.collection.member_runner import MemberDefaults, MemberRunner
+from shoal.fleet.collection.member_runner import MemberDefaults, MemberRunner, MemberStatus
 from shoal.fleet.collection.members import CollectionPlan, Member, MemberFilter, discover, plan_members
 from shoal.fleet.collection.scraper import PAGE, Summary, collection_scraper, summarize
 from shoal.fleet.process import EXIT_SECONDS, ProcessLimits, child_environment, give_up_on_signals
@@ -22,6 +22,7 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.item import OPEN_STATES, ItemState
 from shoal.model.run import COLLECTION_KEY_PREFIX, COLLECTION_SCRAPER_PREFIX, Run
 from shoal.model.views import Counts, ItemFilter, ItemView
+from shoal.notify.conditions import coverage_rules
 from shoal.notify.delivery import check_addresses
 from shoal.observe.formatting import pluralize
 from shoal.service.begin import FillProgress, RunChoice, RunPlan, begin_lock, plan_owned_run
@@ -208,13 +209,22 @@ async def run_collection(settings: Settings, request: CollectionRequest, host: H
         # Members that run in the foreground have the terminal for themselves.
         work_host = msgspec.structs.replace(host, on_event=ignore, log_stream=None) if request.sequential else host
         work = await execute_run(ledger, scraper, own, run_plan, run, run_request, progress, work_host)
+        seconds = work.seconds
+        for _ in range(settings.group_retries):
+            if work.stop_reason is not StopReason.NOTHING_LEFT or not await _retry_groups(
+                ledger, run, host, request.run.by
+            ):
+                break
+            run_plan = msgspec.structs.replace(run_plan, run=run)
+            work = await execute_run(ledger, scraper, own, run_plan, run, run_request, progress, work_host)
+            seconds += work.seconds
         await _wait_for_members(member_runner, host)
         run = await ledger.runs.get(run.id)
         return CollectionReport(
             run=run,
             summary=await summarize(ledger, run),
             settings=settings,
-            seconds=work.seconds,
+            seconds=seconds,
             timed_out=work.stop_reason is StopReason.TIMED_OUT,
             refused=progress.invalid,
         )
@@ -289,6 +299,7 @@ def _member_defaults(request: CollectionRequest, settings: Settings) -> MemberDe
         pause=settings.member_pause,
         foreground=request.sequential,
         output=Path(settings.member_output).expanduser() if settings.member_output else None,
+        coverage=coverage_rules(settings),
     )
 
 
@@ -312,6 +323,23 @@ async def _resume_members(
         retried = await ledger.steering.retry(run.id, ItemFilter(ids=ids), by=request.run.by) if ids else 0
         host.notice(f"{pluralize(retried, 'scraper')} that failed {'is' if retried == 1 else 'are'} tried again.")
     return msgspec.structs.replace(run_plan, remaining=(await ledger.reads.stats(run.id)).remaining)
+
+
+async def _retry_groups(ledger: Ledger, run: Run, host: Host, by: str) -> int:
+    """Queue the failed members of groups again, in their order. Returns how many there are.
+
+    A file that cannot be used fails before its run begins; it would fail again.
+    """
+    failed = {
+        member.member
+        for member in (await summarize(ledger, run)).members
+        if member.group is not None and member.status == MemberStatus.FAILED and member.run_id is not None
+    }
+    ids = tuple(item.id for item in await _items(ledger, run, (ItemState.DEAD,)) if item.key in failed)
+    retried = await ledger.steering.retry(run.id, ItemFilter(ids=ids), by=by) if ids else 0
+    if retried:
+        host.notice(f"Groups are tried again: {pluralize(retried, 'member')} failed.")
+    return retried
 
 
 async def _wait_for_members(member_runner: MemberRunner, host: Host) -> None:

@@ -1,16 +1,21 @@
-"""The ledger's database: migrate, check, back up, diagnose. Takes Settings, because the ledger may not open."""
+"""The ledger's database: migrate, check, back up, diagnose; views of scrapers.
+
+Most take Settings, because the ledger may not open.
+"""
 
 from __future__ import annotations
 
 import shlex
 import time
 from collections.abc import Callable
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.errors import LedgerError, LedgerNotMigrated, LedgerTooNew, UsageError
+from shoal.errors import InvalidScraper, LedgerError, LedgerNotMigrated, LedgerTooNew, UsageError
 from shoal.ledger.protocols import Backup
+from shoal.ledger.schema import parse_views
 from shoal.model.ledger_url import without_password
 from shoal.observe.doctor import Check, check_disk, check_ledger
 from shoal.wiring import connect_ledger, ledger_context, sqlite_path
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shoal.config import Settings
+    from shoal.define.scraper import Scraper
     from shoal.ledger.protocols import Ledger
     from shoal.model.views import Finding
 
@@ -51,6 +57,68 @@ async def migrate(settings: Settings) -> tuple[int, int]:
         await ledger.close()
 
 
+class PendingMigrations(msgspec.Struct, frozen=True, kw_only=True):
+    """What `migrate` would do. `before`: the schema's version, 0 when there is none. `names`: of the migrations."""
+
+    before: int
+    after: int
+    names: tuple[str, ...]
+
+
+async def find_pending_migrations(settings: Settings) -> PendingMigrations:
+    """What `migrate` would do, without doing it: a SQLite file is not created. Raises LedgerTooNew."""
+    path = sqlite_path(settings.ledger)
+    if path is not None and not path.exists():
+        with TemporaryDirectory() as folder:
+            empty = msgspec.structs.replace(settings, ledger=f"{folder}/empty.sqlite3")
+            return await _pending(await connect_ledger(empty))
+    return await _pending(await connect_ledger(settings, create=False))
+
+
+async def _pending(ledger: Ledger) -> PendingMigrations:
+    try:
+        before = await ledger.schema.version() or 0
+        return PendingMigrations(
+            before=before, after=ledger.schema.known_version, names=tuple(await ledger.schema.pending())
+        )
+    finally:
+        await ledger.close()
+
+
+class PutViews(msgspec.Struct, frozen=True, kw_only=True):
+    """The views of a scraper, by name. `changed`: False when they were there already as they are."""
+
+    views: tuple[str, ...]
+    changed: bool
+
+
+async def put_views(ledger: Ledger, scraper: Scraper) -> PutViews:
+    """Create or replace the views that a scraper declares. Raises InvalidScraper; nothing is changed then."""
+    if scraper.views_folder is None:
+        return PutViews(views=(), changed=False)
+    file = scraper.views_folder / f"{ledger.schema.dialect}.sql"
+    try:
+        script = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InvalidScraper(
+            f"The views of {scraper.name} cannot be read from {file}: {reason}.",
+            remedy="Each view is `-- name: NAME` and a select; there is a file for each kind of ledger.",
+        ) from None
+    views = parse_views(script, str(file))
+    changed = await ledger.schema.put_views(views)
+    return PutViews(views=tuple(view.name for view in views), changed=changed)
+
+
+async def put_views_or_notice(ledger: Ledger, scraper: Scraper, notice: Callable[[str], None]) -> None:
+    """Create the views at the begin of a run. A run is possible without them, so a failure is only reported."""
+    try:
+        await put_views(ledger, scraper)
+    except (InvalidScraper, LedgerError) as error:
+        again = f"`shoal db views {scraper.name}` tries again."
+        notice(f"The views of {scraper.name} were not created: {error.message} {again}")
+
+
 async def check_database(settings: Settings, *, deep: bool = False) -> LedgerCheck:
     """Connect and measure the latency; with `deep` check every rule on every row, which reads the whole ledger.
 
@@ -70,10 +138,11 @@ async def check_database(settings: Settings, *, deep: bool = False) -> LedgerChe
         await ledger.close()
 
 
-async def diagnose(settings: Settings, *, version: str) -> list[Check]:
+async def diagnose(settings: Settings, *, version: str, scraper: Scraper | None = None) -> list[Check]:
     """Run the checks of `shoal doctor`: ledger, schema, server or disk, clocks, versions, workers, leases, egress.
 
-    `version` is this code's, to compare the workers' with. A ledger that cannot be reached is a failed check.
+    `version` is this code's, to compare the workers' with. A ledger that cannot be reached is a failed check. With
+    `scraper`: only the pools that its stages use, and its browser.
     """
     path = sqlite_path(settings.ledger)
     try:
@@ -87,10 +156,12 @@ async def diagnose(settings: Settings, *, version: str) -> list[Check]:
             await ledger.close()
         if path is not None:
             checks.append(check_disk(path))
-    if settings.egress:
+    if settings.egress or scraper is not None:
         from shoal.service.egress import check_egress
 
-        checks += await check_egress(settings)
+        stages = [] if scraper is None else list(scraper.stages.values())
+        pools = None if scraper is None else {stage.egress for stage in stages if stage.egress is not None}
+        checks += await check_egress(settings, pools, browser=any(stage.client == "browser" for stage in stages))
     return checks
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -16,10 +19,12 @@ from shoal.model.egress import BudgetView, ExitState, ExitView, PoolKind, PoolVi
 from shoal.model.views import CursorPage
 from shoal.observe.doctor import Check
 from shoal.observe.egress import count_text, pool_text
+from shoal.observe.formatting import pluralize
 
 if TYPE_CHECKING:
     from shoal.config import Settings
     from shoal.config.egress import EgressConfig
+    from shoal.fetch.page import Fetcher
     from shoal.ledger.protocols import Ledger
     from shoal.model.egress import Exit
     from shoal.model.log import Log
@@ -29,6 +34,8 @@ MAX_EXITS = 100_000
 CHECKS_AT_ONCE = 20
 CHECK_SECONDS = 20.0
 LOG_SECONDS = 5.0
+MAX_ADDRESS_PAGE = 100_000
+MAX_BAD_LINES = 5
 # By RFC 6761 this name never exists, so that a proxy answers at once, and no site is visited.
 NO_SITE = "https://shoal.invalid/"
 
@@ -74,7 +81,7 @@ async def plan_exits(settings: Settings, pools: Collection[str], workers: int) -
                 exits = len(set(config.given.values()))
             case "tor":
                 exits = config.circuits
-        split = config.kind != "tor" and config.share == "split"
+        split = config.kind != "tor" and config.share != "shared"
         planned.append(PlannedExits(pool=name, kind=config.kind, exits=exits, workers=workers, split=split))
     return tuple(planned)
 
@@ -273,8 +280,9 @@ async def check_proxies(
     pool: str | None = None,
     url: str | None = None,
     on_check: Callable[[ExitCheck], object] = type,
+    on_problem: Callable[[str], object] = type,
 ) -> list[ExitCheck]:
-    """Check every proxy of the configured pools from this machine, a few at once.
+    """Check every proxy of the configured pools from this machine, a few at once. `on_problem`: lines that are none.
 
     With `url` a page is fetched through each. Without, only the proxy itself is asked whether it accepts the connection
     and the credentials: an HTTP proxy by a request for a site that does not exist. Nothing is reported to the ledger.
@@ -289,8 +297,22 @@ async def check_proxies(
             )
     checks: list[ExitCheck] = []
     for config in pools:
+        for problem in await list_problems(config):
+            on_problem(problem)
         checks += await _check_pool(settings, config, url, on_check)
     return checks
+
+
+async def list_problems(config: EgressConfig) -> list[str]:
+    """The lines of a list that are no proxies, by their numbers and without what they say. Raises ListFailed."""
+    from shoal.egress.lists import ListSource
+
+    source = ListSource(config)
+    bad = (await source.read()).bad
+    found = [f"line {each.line} of {source.where} is no proxy: {each.why}" for each in bad[:MAX_BAD_LINES]]
+    if len(bad) > MAX_BAD_LINES:
+        found.append(f"and {pluralize(len(bad) - MAX_BAD_LINES, 'more line')}")
+    return found
 
 
 async def check_exit(settings: Settings, view: ExitView, *, url: str | None = None) -> ExitCheck:
@@ -387,6 +409,8 @@ async def check_egress(
                 checks += _tokens_checks(config, workers)
             case "tor":
                 checks.append(await _tor_check(settings, config))
+        if config.address_url is not None and checks[-1].ok:
+            checks.append(await _address_check(settings, config, config.address_url))
     if browser:
         checks.append(await _browser_check(settings))
     return checks
@@ -410,6 +434,8 @@ async def _proxies_checks(settings: Settings, config: EgressConfig, workers: int
     checks = [Check(name=name, ok=len(failed) < len(found), warning=0 < len(failed) < len(found), text=text, fix=fix)]
     if 0 < len(found) < workers:
         checks.append(_too_few(config, len(found), workers))
+    if bad := await list_problems(config):
+        checks.append(Check(name=name, ok=True, warning=True, text="; ".join(bad), fix=ListFailed.remedy))
     if (problem := others_can_read(config)) is not None:
         what, _, remedy = problem.partition(": ")
         checks.append(Check(name=name, ok=True, warning=True, text=what, fix=f"Run `{remedy}`."))
@@ -429,7 +455,7 @@ def _tokens_checks(config: EgressConfig, workers: int) -> list[Check]:
             )
         ]
     checks = [Check(name=name, ok=True, text=f"{count_text('tokens', count)}: {', '.join(config.given)}")]
-    if config.share == "split" and count < workers:
+    if config.share != "shared" and count < workers:
         checks.append(_too_few(config, count, workers))
     return checks
 
@@ -446,7 +472,7 @@ def _too_few(config: EgressConfig, exits: int, workers: int) -> Check:
 
 
 async def _tor_check(settings: Settings, config: EgressConfig) -> Check:
-    from shoal.egress.tor_process import find_tor, socks_problem
+    from shoal.egress.tor_process import bootstrap_problem, find_tor, socks_problem
 
     name = f"egress.{config.name}"
     if config.socks is None:
@@ -459,7 +485,82 @@ async def _tor_check(settings: Settings, config: EgressConfig) -> Check:
         return Check(
             name=name, ok=False, text=f"tor at {config.socks}: {problem}", fix="Start tor there, or correct `socks`."
         )
+    if config.control is not None:
+        host, _, port = config.control.rpartition(":")
+        if (phase := await bootstrap_problem(host.strip("[]"), int(port))) is not None:
+            text = f"tor at {config.socks} {phase}"
+            return Check(name=name, ok=True, warning=True, text=text, fix="Workers wait until it has ended.")
     return Check(name=name, ok=True, text=f"tor answers at {config.socks}")
+
+
+async def _address_check(settings: Settings, config: EgressConfig, url: str) -> Check:
+    """Whether sites see another address through the pool than that of this machine: `url` answers with it."""
+    from shoal.wiring import build_fetcher
+
+    name, fetcher = f"egress.{config.name}.address", build_fetcher(settings)
+    try:
+        direct, _ = await _address_seen(fetcher, url, None)
+        seen = await _exit_addresses(settings, config, fetcher, url)
+    finally:
+        await fetcher.close()
+    failed = [(label, why) for label, address, why in seen if address is None]
+    same = [label for label, address, _ in seen if address is not None and address == direct]
+    if same:
+        text = f"{same[0]} goes out with the address of this machine ({direct})"
+        return Check(name=name, ok=False, text=text, fix="Nothing is hidden by it: remove it, or correct its settings.")
+    if len(failed) == len(seen):
+        label, why = failed[0] if failed else (config.name, "there is no exit")
+        return Check(name=name, ok=False, text=f"{label}: {why}", fix=f"Check that {url} can be reached through it.")
+    found = sorted({address for _, address, _ in seen if address is not None})
+    here = f"this machine is {direct}" if direct else "this machine itself does not reach the page"
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return Check(name=name, ok=True, warning=bool(failed), text=f"sites see {found[0]}{more}; {here}")
+
+
+async def _exit_addresses(
+    settings: Settings, config: EgressConfig, fetcher: Fetcher, url: str
+) -> list[tuple[str, str | None, str]]:
+    """The label of each proxy, or of one circuit, with the address that the page saw, or else why there is none."""
+    from shoal.observe.logs import open_logs
+    from shoal.wiring import build_pool
+
+    if config.kind == "proxies":
+        from shoal.egress.lists import ListSource
+
+        limit = asyncio.Semaphore(CHECKS_AT_ONCE)
+
+        async def ask(exit_: Exit) -> tuple[str, str | None, str]:
+            async with limit:
+                return exit_.label, *await _address_seen(fetcher, url, _OneExit(exit_))
+
+        return list(await asyncio.gather(*(ask(exit_) for exit_ in (await ListSource(config).read()).exits)))
+    log = open_logs(format="console", level="error", file=None, stream=None).log
+    pool = build_pool(settings, config.name, "", log=log, alone=True)
+    await pool.start()
+    try:
+        identity = pool.choose(urlsplit(url).netloc)
+        return [("tor", *await _address_seen(fetcher, url, identity))]
+    except AttemptEnded as ended:
+        return [("tor", None, ended.message)]
+    finally:
+        await pool.close()
+
+
+async def _address_seen(fetcher: Fetcher, url: str, identity: Any) -> tuple[str | None, str]:
+    """The address in the answer of the page, or None and why there is none."""
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            page = await fetcher.fetch(Request(url=url), identity=identity)
+    except TimeoutError:
+        return None, f"no answer within {CHECK_SECONDS:g} s"
+    except AttemptEnded as ended:
+        return None, ended.message
+    if page.status >= 400:
+        return None, f"{url} answered {page.status}"
+    for word in re.findall(r"[0-9A-Fa-f.:]+", page.body.decode(errors="replace")[:MAX_ADDRESS_PAGE]):
+        with suppress(ValueError):
+            return str(ipaddress.ip_address(word)), ""
+    return None, f"{url} answered without an address"
 
 
 async def _browser_check(settings: Settings) -> Check:

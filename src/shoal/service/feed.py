@@ -43,6 +43,7 @@ from shoal.model.worker import Scope
 from shoal.notify.delivery import check_addresses
 from shoal.observe.logs import Logs
 from shoal.service.begin import UNFINISHED, RunChoice, RunPlan, begin_lock, open_run, plan_owned_run, plan_run
+from shoal.service.database import put_views_or_notice
 from shoal.service.events import FeedProgress, Host, RunStarted
 from shoal.service.lookup import item_maker
 from shoal.service.run import report_plan
@@ -274,6 +275,7 @@ async def _begin(
             plan = RunPlan(run=None)
         run = await open_run(ledger, scraper, plan, scraper.run_spec(), by=request.by)
         await note_record_types(ledger, scraper, run.id)
+        await put_views_or_notice(ledger, scraper, host.notice)
     resumed = plan.run is not None
     host.on_event(RunStarted(run_id=run.id, scraper=scraper.name, resumed=resumed, remaining=plan.remaining))
     await report_plan(ledger, plan, host.on_event)

@@ -408,7 +408,10 @@ class Jobs:
                 for error in await self._errors(run, limit, final=level == "ERROR")
             ]
         names = {item} if item is not None and names is None else names
-        found += await asyncio.to_thread(read_logs, self._pools.log_folder, name, limit=limit, level=level, items=names)
+        files = self._project.with_scraper_table(name).log_names(name)
+        found += await asyncio.to_thread(
+            read_logs, self._pools.log_folder, files, limit=limit, level=level, items=names
+        )
         wanted = [line for line in found if level is None or LEVELS.index(line.level) >= LEVELS.index(level)]
         return sorted(wanted, key=lambda line: line.at, reverse=True)[:limit]
 
@@ -642,7 +645,8 @@ class Jobs:
     def _old_logs(self, days: int) -> list[Path]:
         before = time.time() - days * 86_400
         try:
-            files = [file for file in self._pools.log_folder.iterdir() if is_log_of(file, self.scraper)]
+            names = self._project.with_scraper_table(self.scraper).log_names(self.scraper)
+            files = [file for file in self._pools.log_folder.iterdir() if is_log_of(file, names)]
             return [file for file in files if file.is_file() and file.stat().st_mtime < before]
         except OSError:
             return []

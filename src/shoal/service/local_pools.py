@@ -32,6 +32,7 @@ from shoal.model.views import UpkeepReport
 from shoal.model.worker import POOL_LOST_SECONDS, WorkerPoolView, WorkerView
 from shoal.service.begin import is_local_dead_worker
 from shoal.service.lookup import find_run_of, suggest
+from shoal.service.work_logs import pool_output
 from shoal.wiring import sqlite_path
 
 MAX_WORKERS = 1_000
@@ -147,7 +148,7 @@ class LocalPools:
             run_id = (await find_run_of(self._ledger, name, run_id)).id
         logs = self.log_folder
         logs.mkdir(parents=True, exist_ok=True)
-        output = logs / f"{name}_pool.out"
+        output = logs / pool_output(name)
         run = () if run_id is None else (f"--run-id={run_id}",)
         async with self._starting:
             said = output.stat().st_size if output.exists() else 0

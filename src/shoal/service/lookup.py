@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.errors import InvalidItem, NotFound, UnknownStage, UsageError
+from shoal.errors import InvalidItem, InvalidSetting, NotFound, UnknownStage, UsageError
 from shoal.model.item import NewItem
 from shoal.model.run import COLLECTION_KEY_PREFIX
 from shoal.project import find_project
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from shoal.config import Settings
     from shoal.define.scraper import Scraper
     from shoal.feeds.url_file import UrlFile
@@ -36,10 +38,13 @@ MAX_SUGGESTIONS = 3
 DAMAGE_CHECK_SECONDS = 0.5
 
 
-def load_configured(target: str, settings: Settings, *, name: str | None = None) -> tuple[Scraper, Settings]:
+def load_configured(
+    target: str, settings: Settings, *, name: str | None = None, uses_ledger: bool = True
+) -> tuple[Scraper, Settings]:
     """The scraper that `target` names (a file, module:scraper, or a name of the configuration), and its settings.
 
-    `name` replaces the scraper's own: its runs, its settings and its lock are those of that name.
+    `name` replaces the scraper's own: its runs, its settings and its lock are those of that name. Unless `uses_ledger`,
+    a distributed scraper needs no PostgreSQL.
     """
     from shoal.define.load import load_scraper
 
@@ -48,7 +53,19 @@ def load_configured(target: str, settings: Settings, *, name: str | None = None)
     scraper = load_scraper(target, registered, folder)
     if name is not None:
         scraper.rename(name)
-    return scraper, configure(scraper, settings)
+    return scraper, configure(scraper, settings, uses_ledger=uses_ledger)
+
+
+def load_routes(settings: Settings) -> ModuleType | None:
+    """The author's module that adds paths to the server; None when the project has none.
+
+    Raises NotFound or InvalidScraper.
+    """
+    if not settings.serve_routes:
+        return None
+    from shoal.define.author_code import import_module
+
+    return import_module(settings.serve_routes, Path.cwd() / settings.project)
 
 
 def find_code_of_run(settings: Settings, run: Run) -> str:
@@ -64,19 +81,42 @@ def find_code_of_run(settings: Settings, run: Run) -> str:
     return files[0]
 
 
-def configure(scraper: Scraper, settings: Settings) -> Settings:
+def configure(scraper: Scraper, settings: Settings, *, uses_ledger: bool = True) -> Settings:
     """Apply the configuration to the scraper, and return the settings that apply to it."""
-    settings = settings.for_scraper(scraper.name, mode=scraper.mode)
+    settings = settings.for_scraper(scraper.name, mode=scraper.mode, uses_ledger=uses_ledger)
     table = settings.scraper(scraper.name)
     scraper.configure(
         settings=table.settings,
         stages={name: msgspec.structs.asdict(stage) for name, stage in table.stages.items()},
+        variables={
+            name.removeprefix("settings."): str(origin.variable)
+            for name, origin in table.origins.items()
+            if name.startswith("settings.") and origin.variable is not None
+        },
         **settings.retry_options(scraper.name),
     )
+    scraper.since, scraper.until = read_period(settings)
+    scraper.from_scratch = settings.from_scratch
+    scraper.output_folder = settings.member_output
     from shoal.config.load import secret_finder
 
     scraper.find_secret = secret_finder(environ=os.environ, folder=find_project(Path.cwd(), os.environ))
     return msgspec.structs.replace(settings, hidden=scraper.secrets)
+
+
+def read_period(settings: Settings) -> tuple[dt.date | None, dt.date | None]:
+    """The first and the last day that the operator asked for. Raises InvalidSetting."""
+    days: list[dt.date | None] = []
+    for name in ("since", "until"):
+        text: str = getattr(settings, name)
+        try:
+            days.append(dt.date.fromisoformat(text) if text else None)
+        except ValueError:
+            raise InvalidSetting(f"{name} is {text}, which is no day.", remedy="Write it like 2024-01-31.") from None
+    since, until = days
+    if since is not None and until is not None and until < since:
+        raise InvalidSetting(f"until is {until}, which is before since, {since}.", remedy="Swap the two.")
+    return since, until
 
 
 def url_file(scraper: Scraper, path: str, stage: str | None) -> UrlFile:
@@ -180,7 +220,8 @@ async def find_run(ledger: Ledger, name: str) -> Run:
             raise NotFound("The ledger has no runs yet.", remedy="Start one with `shoal run`.")
         return next((run for run in newest if not is_collection_member(run)), newest[0])
     if name.startswith(f"{LATEST}:"):
-        scraper = name.partition(":")[2]
+        # The summary of a collection writes fiji/times for the member that runs as fiji.times.
+        scraper = name.partition(":")[2].replace("/", ".")
         run = await ledger.runs.latest(scraper)
         if run is None:
             scrapers = [run.scraper for run in (await ledger.runs.list(limit=MAX_RUNS_READ)).rows]

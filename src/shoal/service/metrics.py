@@ -133,6 +133,9 @@ class MetricsReader:
             "shoal_items": [((*labels, state), n) for state, n in state_counts(counts).items()],
             "shoal_items_waiting_for": [((*labels, cause), items) for cause, items in causes.items()],
             "shoal_run_alert": [((*labels, condition.kind.value), 1) for condition in status.conditions],
+            "shoal_counted_total": [
+                ((*labels, name), number) for name, number in (await shared.ledger.reads.author_counts(run.id)).items()
+            ],
         }
         if run.state is RunState.ACTIVE:
             recent = await shared.ledger.reads.recent(run.id)

@@ -17,6 +17,7 @@ import msgspec
 
 from shoal.autoscale.rules import Bounds
 from shoal.config import Settings
+from shoal.config.settings import ASSIGN_NONE
 from shoal.define.scraper import Scraper
 from shoal.errors import InvalidSetting, LedgerNotMigrated, NotFound, ShoalError, UsageError
 from shoal.feeds.url_file import UrlFile
@@ -42,8 +43,8 @@ from shoal.observe.logs import Logs, open_logs
 from shoal.service.begin import (
     RunChoice,
     RunPlan,
-    check_has_start_items,
-    check_list_is_complete,
+    check_has_sources,
+    check_start_items,
     open_run,
     plan_run,
 )
@@ -53,7 +54,7 @@ from shoal.service.lookup import find_run_of
 from shoal.service.run import fill_and_report, report_plan
 from shoal.service.work import MetricsAddress, free_local_ledger
 from shoal.wiring import check_pools_exist, ledger_context, sqlite_path
-from shoal.worker.hooks import call_start_hooks
+from shoal.worker.hooks import call_preflight, call_start_hooks
 from shoal.worker.single_lock import hold_file_lock
 
 BY = "shoal pool"
@@ -65,10 +66,10 @@ class PoolRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `target`: the scraper as `shoal worker` finds it. `choice`, `run_id`: which run. `urls`: items besides those of the
     scraper. `workers`: how many; None leaves it to the assignment file, the setting `workers`, or the number of cores.
-    `bounds`: the pool chooses within them. `assign`: the assignment file. `partitions`: those to assign, none for all.
-    `only`: workers take nothing but their own partitions. `first`: start only so many workers of the plan.
-    `overrides`: settings that flags gave; workers get them as variables. `reload`: reads the settings again. `metrics`:
-    where worker 0 exports its metrics; the others have the ports after it.
+    `bounds`: the pool chooses within them. `assign`: the assignment file, else that of the settings. `partitions`:
+    those to assign, none for all. `only`: workers take nothing but their own partitions. `first`: start only so many
+    workers of the plan. `overrides`: settings that flags gave; workers get them as variables. `reload`: reads the
+    settings again. `metrics`: where worker 0 exports its metrics; the others have the ports after it.
     """
 
     target: str
@@ -144,6 +145,7 @@ async def preview_pool(scraper: Scraper, settings: Settings, request: PoolReques
     """The checks and the plan; the ledger is not changed."""
     await _check_alerts(settings, host)
     _check_sessions(scraper, host)
+    await _check_preflight(scraper, settings, host)
     run: Run | None = None
     with run_check("ledger", host) as passed:
         try:
@@ -157,7 +159,7 @@ async def preview_pool(scraper: Scraper, settings: Settings, request: PoolReques
             passed("will be created")
     with run_check("run", host) as passed:
         if run is None:
-            check_has_start_items(scraper, request.urls, RunPlan(run=None))
+            check_has_sources(scraper, request.urls)
             workload = await _count_start_items(scraper, request.urls)
         _check_has_items(workload, run.id if run else "to be made")
         passed("a new one" if run is None else _describe_run(run, workload))
@@ -180,6 +182,7 @@ async def prepare_pool(
     """
     await _check_alerts(settings, host)
     _check_sessions(scraper, host)
+    await _check_preflight(scraper, settings, host)
     async with AsyncExitStack() as held:
         with run_check("ledger", host) as passed:
             ledger = await held.enter_async_context(ledger_context(settings, on_waiting=host.notice))
@@ -274,6 +277,20 @@ def _check_sessions(scraper: Scraper, host: Host) -> None:
             passed("shared by all workers, encrypted in the ledger")
 
 
+async def _check_preflight(scraper: Scraper, settings: Settings, host: Host) -> None:
+    """The scraper's own checks, each named after its function."""
+    if scraper.preflight_hooks:
+        logs = open_logs(
+            format=settings.log_format, level=settings.log_level, file=None, stream=None, secrets=settings.secrets()
+        )
+        try:
+            for function in scraper.preflight_hooks:
+                with run_check(function.__name__.replace("_", " "), host) as passed:
+                    passed(await call_preflight(function, scraper, logs.log))
+        finally:
+            logs.close()
+
+
 async def _choose_run(ledger: Ledger, scraper: Scraper, request: PoolRequest) -> RunPlan:
     if request.run_id is None:
         return await plan_run(ledger, scraper, request.choice)
@@ -289,13 +306,12 @@ async def _open_run_with_items(
     """The run, and whether it was made for this pool."""
     plan = await _choose_run(ledger, scraper, request)
     if request.run_id is None:
-        check_has_start_items(scraper, request.urls, plan)
-        await check_list_is_complete(ledger, plan, request.urls)
+        await check_start_items(ledger, scraper, plan, request.urls)
     run = await open_run(ledger, scraper, plan, scraper.run_spec(), by=BY)
     await report_plan(ledger, plan, host.on_event)
     await free_local_ledger(settings, ledger, run, host, by=BY)
     if request.run_id is None:
-        logs = open_pool_logs(scraper, settings, request)
+        logs = open_pool_log(settings, request, settings.log_names(scraper.name).of_pool())
         try:
             await call_start_hooks(scraper, ledger, run, logs.log.bind(run=run.id))
         finally:
@@ -323,19 +339,31 @@ async def _make_plan(
 def _assigner(
     scraper: Scraper, settings: Settings, request: PoolRequest, read: Callable[[], Awaitable[Workload]]
 ) -> PartitionAssigner:
+    def limited(workers: int) -> int:
+        """A worker beyond the setting `worker_limit` would only wait for a place."""
+        return min(workers, settings.worker_limit) if settings.worker_limit else workers
+
     def configured() -> int:
         """How many workers the settings ask for now; one per core when they do not say."""
         if request.reload is None:
-            return settings.workers or _cores()
-        return request.reload().for_scraper(scraper.name, mode=scraper.mode).workers or _cores()
+            return limited(settings.workers or _cores())
+        return limited(request.reload().for_scraper(scraper.name, mode=scraper.mode).workers or _cores())
 
+    assignment, workers = request.assign, request.workers
+    assigns = assignment is not None or settings.assign != ASSIGN_NONE
+    if assignment is None and settings.assign and assigns:
+        # Both are settings, so the number of workers does not follow from the file.
+        assignment, workers = Path(settings.assign), workers or settings.workers or None
+    if request.bounds is not None:
+        workers = request.bounds.least
     return PartitionAssigner(
         read,
-        assignment=request.assign,
-        workers=request.workers if request.bounds is None else request.bounds.least,
+        assignment=assignment,
+        workers=workers and limited(workers),
         configured=configured,
         partitions=request.partitions,
         first=request.first,
+        assigns=assigns or bool(request.partitions),
     )
 
 
@@ -369,10 +397,13 @@ def _make_folder(folder: Path) -> None:
         ) from None
 
 
-def open_pool_logs(scraper: Scraper, settings: Settings, request: PoolRequest, kind: str = "pool") -> Logs:
-    file = request.logs / f"{scraper.name}_{kind}.log"
+def open_pool_log(settings: Settings, request: PoolRequest, name: str) -> Logs:
     return open_logs(
-        format=settings.log_format, level=settings.log_level, file=file, stream=None, secrets=settings.secrets()
+        format=settings.log_format,
+        level=settings.log_level,
+        file=request.logs / name,
+        stream=None,
+        secrets=settings.secrets(),
     )
 
 

@@ -38,9 +38,9 @@ from shoal.model.worker import POOL_REPORT_SECONDS, WorkerPoolSpec, new_worker_i
 from shoal.service.egress import ExitLog
 from shoal.service.events import Host
 from shoal.service.lookup import operator
-from shoal.service.pool import PreparedPool, open_pool_logs
+from shoal.service.pool import PreparedPool, open_pool_log
 from shoal.service.run import RunReport, make_report
-from shoal.service.work import MetricsAddress, alerts, progress_events, run_beside
+from shoal.service.work import alerts, progress_events, run_beside
 from shoal.worker.hooks import call_finish_hooks
 from shoal.worker.state import StopReason, WorkSummary
 
@@ -80,7 +80,7 @@ async def run_pool(prepared: PreparedPool, host: Host) -> PoolReport:
     ledger, run, settings, scraper = prepared.ledger, prepared.run, prepared.settings, prepared.scraper
     began = time.monotonic()
     pool_workers = PoolWorkers(ledger, run.id, since=(await ledger.health.check()).clock)
-    logs = open_pool_logs(scraper, settings, prepared.request)
+    logs = open_pool_log(settings, prepared.request, settings.log_names(scraper.name).of_pool())
     log = logs.log.bind(run=run.id)
     try:
         log.info("pool started", workers=len(prepared.plan.assignment))
@@ -104,23 +104,26 @@ def _build_pool(prepared: PreparedPool, pool_workers: PoolWorkers, log: Log, hos
     # The pool delivers alerts itself: it runs from before the first worker until after the last.
     environment = {**child_environment(request.overrides, ledger=settings.ledger), f"{ENV_PREFIX}NOTIFY": ""}
     launcher = WorkerLauncher(
-        *(request.target, prepared.run.id, environment, request.logs, prepared.scraper.name),
+        *(request.target, prepared.run.id, environment, request.logs, settings.log_names(prepared.scraper.name)),
         stop_timeout=settings.drain + EXIT_SECONDS,
         only=only,
-        options_of=_metrics_options(request.metrics),
+        options_of=_options_of(prepared),
     )
     options = PoolOptions(stagger=request.stagger, max_restarts=request.max_restarts, only=only)
     return Pool(launcher, pool_workers, prepared.assigner.assign, options, log=log, print_line=host.notice)
 
 
-def _metrics_options(metrics: MetricsAddress | None) -> Callable[[int], tuple[str, ...]]:
-    """The options with which a worker exports its metrics, by its number."""
+def _options_of(prepared: PreparedPool) -> Callable[[int], tuple[str, ...]]:
+    """The options of a worker, by its number: its part of exits that are fixed, where it exports its metrics."""
+    metrics = prepared.request.metrics
+    is_fixed = any(prepared.settings.egress[planned.pool].share == "fixed" for planned in prepared.plan.egress)
 
     def options(number: int) -> tuple[str, ...]:
+        place = (f"--place={number}/{prepared.assigner.total}",) if is_fixed else ()
         if metrics is None:
-            return ()
+            return place
         own = metrics.of_worker(number)
-        return f"--metrics-port={own.port}", f"--metrics-host={own.host}"
+        return *place, f"--metrics-port={own.port}", f"--metrics-host={own.host}"
 
     return options
 
@@ -214,7 +217,8 @@ async def _supervise(prepared: PreparedPool, pool: Pool, autoscaler: PoolAutosca
 
 async def _log_exits(prepared: PreparedPool) -> None:
     """Log in a file of its own what happens to the exits, until cancelled."""
-    logs = open_pool_logs(prepared.scraper, prepared.settings, prepared.request, "egress")
+    settings = prepared.settings
+    logs = open_pool_log(settings, prepared.request, settings.log_names(prepared.scraper.name).of_egress())
     pools = [planned.pool for planned in prepared.plan.egress]
     exit_log = ExitLog(prepared.ledger, pools, logs.log.bind(run=prepared.run.id))
     try:
@@ -261,7 +265,7 @@ async def _make_report(
     ledger = prepared.ledger
     work = WorkSummary(
         stop_reason=StopReason.STOPPED if pool.stopping else StopReason.ORDERED,
-        attempts=sum(each.done + each.dead + each.skipped for each in totals.values()),
+        attempts=sum(each.attempts for each in totals.values()),
         seconds=seconds,
     )
     run = await ledger.runs.get(prepared.run.id)

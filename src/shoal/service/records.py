@@ -41,8 +41,6 @@ STATES = ("ready", "waiting", "delayed", "leased", "done", "dead", "skipped", "c
 KEYED_COUNTS = ("new_records", "changed_records", "unchanged_records", "dropped_records")
 MAX_RUNNING_SHOWN = 5
 ENDED_ATTEMPTS = ("done", "dead", "skipped", "retried", "throttled")
-OLDER_STATES = ("pending", "claimed", "completed", "failed", "remaining", "total")
-
 Record = dict[str, Any]
 
 
@@ -118,7 +116,7 @@ def counts_record(summary: RunSummary, stage: str | None = None) -> Record:
         "scraper": summary.run.scraper,
         "run_id": summary.run.id,
         "stage": stage,
-        **{word: getattr(counts, word) for word in OLDER_STATES},
+        **counts.by_status(),
         **counts_fields(counts),
     }
 
@@ -425,6 +423,7 @@ def check_record(check: Check) -> Record:
         "check": check.name,
         "ok": check.ok,
         "warning": check.warning,
+        "severity": check.severity,
         "text": check.text,
         "fix": check.fix,
     }

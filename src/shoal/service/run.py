@@ -20,9 +20,9 @@ import msgspec
 
 from shoal.config import Settings, load_settings
 from shoal.define.scraper import Scraper
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, UsageError
 from shoal.export import ExportReport, check_target, export_run
-from shoal.export.coverage import CoverageWarning, check_coverage
+from shoal.export.coverage import CoverageWarning, check_coverage, has_only_failures
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import NewItem
 from shoal.model.run import Run, RunState
@@ -39,8 +39,7 @@ from shoal.service.begin import (
     RunPlan,
     UrlSource,
     begin_lock,
-    check_has_start_items,
-    check_list_is_complete,
+    check_start_items,
     fill_run,
     open_run,
     plan_by_idempotency_key,
@@ -50,6 +49,7 @@ from shoal.service.begin import (
 )
 from shoal.service.blocking import inside_event_loop, iterate_records, run_to_end
 from shoal.service.console import Console
+from shoal.service.database import put_views_or_notice
 from shoal.service.events import Host, ItemsRefused, OnEvent, RunPaused, RunResumed, RunStarted
 from shoal.service.lookup import configure, url_source
 from shoal.service.sinks import deliver_beside, finish_deliveries, note_record_types
@@ -64,6 +64,7 @@ from shoal.service.work import (
     run_beside,
     send_end_alerts,
     stop_signals,
+    worker_place,
 )
 from shoal.wiring import build_fetcher, check_environment, check_ways_out, ledger_context, worker_options
 from shoal.worker.hooks import call_finish_hooks, call_start_hooks
@@ -80,7 +81,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     `choice` and `idempotency_key`: which run is meant. `urls`: items besides those of the scraper. `limit`: stop after
     so many items; `timeout`: after so many seconds. `min_concurrency`: adapt the number of items at once, from this up
     to the setting. `prefetch`: claim more items than are worked on. `output`: export the records to this file at the
-    end. `metrics`: where its worker exports its metrics. `by`: who changed the run, as its events say.
+    end; a folder gets the files that the scraper itself writes. `metrics`: where its worker exports its metrics. `by`:
+    who changed the run, as its events say.
     """
 
     choice: RunChoice = RunChoice.AUTO
@@ -100,9 +102,11 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """How a run ended, or how far it came.
 
     `work` is what this process did; None when the run of the idempotency key had ended before. `list_is_stored`: the
-    file of URLs was stored to its end. `export` says what was exported; `export_error` why that failed. `coverage`:
-    the fields that are empty in most records, or far more often than in the last finished run. `sinks`: how the sinks
-    stand.
+    file of URLs was stored to its end. `export` says what was exported; `export_error` why that failed. `coverage`: the
+    fields that are empty in most records, or far more often than in the last finished run. `only_failures`: items died,
+    and none ended well of the stages whose records are expected to have fields. `sinks`: how the sinks stand. `folder`:
+    where the scraper wrote its files, and how many records are new there. `counters`: what the handlers of the run have
+    counted.
     """
 
     run: Run
@@ -115,7 +119,11 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     export: ExportReport | None = None
     export_error: ShoalError | None = None
     coverage: tuple[CoverageWarning, ...] = ()
+    only_failures: bool = False
     sinks: tuple[SinkStatus, ...] = ()
+    counters: Mapping[str, int] = {}
+    folder: Path | None = None
+    folder_records: int = 0
 
     @property
     def run_id(self) -> str:
@@ -132,8 +140,8 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether the run has finished with no more dead items than `max_dead` allows."""
-        return self.finished and not self.too_many_dead
+        """Whether the run has finished with no more dead items than `max_dead` allows, and not only with failures."""
+        return self.finished and not self.too_many_dead and not self.only_failures
 
     def records(self, *, stage: str | None = None) -> Iterator[dict[str, Any]]:
         """The stored records of the run, one by one, in the order of their items. Works inside an event loop too."""
@@ -146,6 +154,9 @@ async def run_scraper(scraper: Scraper, settings: Settings, request: RunRequest,
     Raises NotAllowed when another process owns the scraper in single mode, UsageError when there is nothing to start
     from, LedgerError when the ledger is away for longer than its patience.
     """
+    into_folder = check_output(scraper, request.output)
+    if into_folder:
+        scraper.output_folder = request.output or ""
     await check_addresses(settings)
     check_environment()
     if not request.from_store:
@@ -161,15 +172,17 @@ async def run_scraper(scraper: Scraper, settings: Settings, request: RunRequest,
                     on_waiting=host.notice,
                 )
             except RunAlreadyEnded as ended:
-                return await make_report(ledger, settings, ended.run.id, resumed=True)
-            check_has_start_items(scraper, request.urls, plan)
-            await check_list_is_complete(ledger, plan, request.urls)
+                report = await make_report(ledger, settings, ended.run.id, resumed=True)
+                return await _with_folder(ledger, scraper, report) if into_folder else report
+            await check_start_items(ledger, scraper, plan, request.urls)
             run = await begin_run(ledger, scraper, plan, request, host)
         progress = FillProgress()
         summary = await execute_run(ledger, scraper, settings, plan, run, request, progress, host)
         await ledger.health.check()  # a ledger file that is gone must not be a success
         report = await make_report(ledger, settings, run.id, work=summary, resumed=plan.run is not None)
         report = msgspec.structs.replace(report, list_is_stored=request.urls is None or progress.list_is_stored())
+        if into_folder:
+            return await _with_folder(ledger, scraper, report)
         return report if request.output is None else await _with_export(ledger, report, request.output)
 
 
@@ -178,6 +191,7 @@ async def begin_run(ledger: Ledger, scraper: Scraper, plan: RunPlan, request: Ru
     spec = msgspec.structs.replace(scraper.run_spec(), idempotency_key=request.idempotency_key)
     run = await open_run(ledger, scraper, plan, spec, by=request.by)
     await note_record_types(ledger, scraper, run.id)
+    await put_views_or_notice(ledger, scraper, host.notice)
     resumed = plan.run is not None
     host.on_event(RunStarted(run_id=run.id, scraper=scraper.name, resumed=resumed, remaining=plan.remaining))
     await report_plan(ledger, plan, host.on_event)
@@ -210,16 +224,18 @@ async def execute_run(
             min_concurrency=request.min_concurrency,
             prefetch=request.prefetch,
         )
-        worker = make_worker(
-            *(scraper, settings, ledger, fetcher, options, host, logs),
-            log=log,
-            from_store=request.from_store,
-            timeout=request.timeout,
-        )
         async with (
+            worker_place(ledger, scraper, settings, host) as place,
             alerts(settings, logs.log) as alert_thread,
             deliver_beside(settings, logs.log) as sink_thread,
         ):
+            worker = make_worker(
+                *(scraper, settings, ledger, fetcher, options, host, logs),
+                log=log,
+                from_store=request.from_store,
+                timeout=request.timeout,
+            )
+            place.on_lost = worker.drain
             log.info("run started", scraper=scraper.name, resumed=plan.run is not None, remaining=plan.remaining)
             try:
                 with metrics_export(request.metrics, worker, scraper.name, host):
@@ -253,7 +269,9 @@ async def make_report(
         work=work,
         resumed=resumed,
         coverage=await check_coverage(ledger, run, coverage_rules(settings)),
+        only_failures=await has_only_failures(ledger, run_id, counts),
         sinks=tuple(await read_sinks(ledger, settings)),
+        counters=await ledger.reads.author_counts(run_id),
     )
 
 
@@ -313,11 +331,11 @@ async def enqueue_on(  # noqa: PLR0913 - most by keyword
         plan = await plan_run(ledger, scraper, choice, ledger_name=settings.shown()["ledger"])
     else:
         plan = await plan_by_idempotency_key(ledger, scraper, idempotency_key, for_workers=True)
-    check_has_start_items(scraper, urls, plan)
-    await check_list_is_complete(ledger, plan, urls)
+    await check_start_items(ledger, scraper, plan, urls)
     spec = msgspec.structs.replace(scraper.run_spec(), idempotency_key=idempotency_key)
     run = await open_run(ledger, scraper, plan, spec, by=by)
     await note_record_types(ledger, scraper, run.id)
+    await put_views_or_notice(ledger, scraper, host.notice)
     await report_plan(ledger, plan, host.on_event)
     logs = open_run_logs(settings, run.id, host)
     try:
@@ -424,6 +442,28 @@ async def _finish_list(filling: asyncio.Task[None], progress: FillProgress, host
         filling.result()
 
 
+def check_output(scraper: Scraper, output: str | None) -> bool:
+    """Whether the output is a folder that this scraper writes its files to. Raises UsageError for an impossible one."""
+    if output is None:
+        return False
+    if scraper.write_folder is not None and (output.endswith("/") or Path(output).is_dir()):
+        return True
+    check_target(output)
+    return False
+
+
+async def _with_folder(ledger: Ledger, scraper: Scraper, report: RunReport) -> RunReport:
+    assert scraper.write_folder is not None
+    try:
+        folder, records = await scraper.write_folder(ledger, report.run, Path(scraper.output_folder))
+    except ShoalError as error:
+        return msgspec.structs.replace(report, export_error=error)
+    except OSError as error:
+        problem = UsageError(f"The files cannot be written: {error.strerror} ({error.filename}).")
+        return msgspec.structs.replace(report, export_error=problem)
+    return msgspec.structs.replace(report, folder=folder, folder_records=records)
+
+
 async def _with_export(ledger: Ledger, report: RunReport, output: str) -> RunReport:
     """An export that fails does not fail the run: the report carries the error."""
     try:
@@ -455,8 +495,7 @@ def run_from_code(  # noqa: PLR0913 - all by keyword
     scraper.check()
     flags = {name: flag_text(value) for name, value in settings.items()}
     own = configure(scraper, load_settings(flags, environ=os.environ, folder=Path.cwd()))
-    if output is not None:
-        check_target(str(output))
+    check_output(scraper, None if output is None else str(output))
     request = RunRequest(
         choice=choice,
         idempotency_key=idempotency_key,

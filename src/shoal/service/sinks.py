@@ -11,6 +11,7 @@ import msgspec
 
 from shoal.define.record_types import record_field_types
 from shoal.errors import NotAllowed, NotFound, SinkFailed, UsageError
+from shoal.export.coverage import EXPECTED_NOTE, OPTIONAL_NOTE
 from shoal.model.changes import LOG_BEGIN, DeadLetter
 from shoal.model.views import CursorPage
 from shoal.model.worker import new_worker_id
@@ -168,12 +169,18 @@ async def deliverer_of(ledger: Ledger, name: str) -> str | None:
 
 
 async def note_record_types(ledger: Ledger, scraper: Scraper, run_id: str) -> None:
-    """Store the declared record types with the run, for sinks that make tables of them."""
+    """Store what the code declares about records: their types, for sinks that make tables, and which may be empty."""
     types = {
         name: record_field_types(stage.record) for name, stage in scraper.stages.items() if stage.record is not None
     }
     if types:
         await ledger.runs.put_note(run_id, RECORD_TYPES_NOTE, types)
+    expected = {name: list(stage.expect) for name, stage in scraper.stages.items() if stage.expect}
+    if expected:
+        await ledger.runs.put_note(run_id, EXPECTED_NOTE, expected)
+    optional = {name: list(stage.may_be_empty) for name, stage in scraper.stages.items() if stage.may_be_empty}
+    if optional:
+        await ledger.runs.put_note(run_id, OPTIONAL_NOTE, optional)
 
 
 def delivered_text(delivered: dict[str, int]) -> str:

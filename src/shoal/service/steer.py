@@ -13,7 +13,8 @@ import msgspec
 
 from shoal.errors import NotFound, WorkerLost
 from shoal.ledger.protocols import ALL_ITEMS
-from shoal.model.item import OPEN_STATES, RETRYABLE_STATES, ItemState
+from shoal.model.item import OPEN_STATES, RETRYABLE_STATES, ItemState, Lease
+from shoal.model.outcome import DONE, FinishedAttempt
 from shoal.model.run import Run, RunState
 from shoal.model.views import Counts, ItemFilter
 from shoal.service.lookup import find_item, find_lane, find_run, find_run_id, suggest
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from shoal.model.worker import WorkerView
 
 RETRY_STATES = (ItemState.DEAD,)
+DISCARD_STATES = (ItemState.DONE,)
+DISCARD_PAGE = 500
 # A preview counts exactly up to here, and for so long; longer when it has found nothing yet.
 MAX_COUNTED = 10_000
 COUNT_SECONDS, SEARCH_SECONDS = 0.1, 5.0
@@ -121,6 +124,25 @@ async def retry_items(
     """
     found, which = await resolve_items(ledger, run, which, key, RETRY_STATES, named=RETRYABLE_STATES)
     return await ledger.steering.retry(found.id, which, limit=limit, by=by, on_progress=on_progress)
+
+
+async def discard_records(
+    ledger: Ledger, run: str, which: ItemFilter = ALL_ITEMS, *, key: str | None = None, by: str = ""
+) -> int:
+    """Delete the records of done items. The items stay done and are not run again. Returns how many items had some."""
+    found, which = await resolve_items(ledger, run, which, key, DISCARD_STATES)
+    discarded, cursor = 0, None
+    while True:
+        page = await ledger.reads.items(found.id, which, cursor=cursor, limit=DISCARD_PAGE)
+        for item in page.rows:
+            if await ledger.reads.item_results(found.id, item.id, limit=1):
+                emptied = FinishedAttempt(lease=Lease(item.id, item.epoch, found.no), decision=DONE)
+                discarded += (await ledger.steering.replay(emptied)).replayed
+        cursor = page.cursor
+        if cursor is None:
+            break
+    await ledger.runs.record_event(found.id, "records.discarded", found.id, {"items": discarded}, by=by)
+    return discarded
 
 
 async def preview_cancel(

@@ -9,7 +9,14 @@ import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -23,7 +30,7 @@ from shoal.fetch.page import Fetcher
 from shoal.fleet.process import DRAINING, STOPPING_NOW
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
-from shoal.model.run import Run, RunState
+from shoal.model.run import COLLECTION_KEY_PREFIX, Run, RunState
 from shoal.model.worker import Scope
 from shoal.notify.alert_thread import AlertThread
 from shoal.notify.delivery import check_addresses
@@ -53,6 +60,7 @@ from shoal.worker.hooks import RUNS_WATCHED, watch_finished_runs
 from shoal.worker.single_lock import was_abandoned
 from shoal.worker.state import StopReason, WorkerOptions, WorkSummary
 from shoal.worker.worker import Worker
+from shoal.worker.worker_limit import WorkerPlace, hold_worker_place
 
 T = TypeVar("T")
 # Every worker of a fleet polls the ledger for its progress: rarely enough for many, often enough for a person.
@@ -102,13 +110,15 @@ async def work(
         logs = open_run_logs(settings, f"{scraper.name}-worker", host)
         try:
             chosen = worker_options(scraper, settings, scope, **options)
-            worker = make_worker(
-                *(scraper, settings, ledger, fetcher, chosen, host, logs), log=logs.log, timeout=timeout
-            )
             async with (
+                worker_place(ledger, scraper, settings, host) as place,
                 alerts(settings, logs.log) as alert_thread,
                 deliver_beside(settings, logs.log) as sink_thread,
             ):
+                worker = make_worker(
+                    *(scraper, settings, ledger, fetcher, chosen, host, logs), log=logs.log, timeout=timeout
+                )
+                place.on_lost = worker.drain
                 async with _finish_hooks(scraper, ledger, scope, logs.log):
                     host.notice(f"Working on {await _describe_runs(ledger, scope)} of {scraper.name}; Ctrl-C stops.")
                     with metrics_export(metrics, worker, scraper.name, host):
@@ -159,6 +169,14 @@ def make_worker(  # noqa: PLR0913 - the parts of a worker
         asyncio.get_running_loop().call_later(timeout, worker.drain, StopReason.TIMED_OUT)
     tune_garbage_collector()
     return worker
+
+
+def worker_place(
+    ledger: Ledger, scraper: Scraper, settings: Settings, host: Host
+) -> AbstractAsyncContextManager[WorkerPlace]:
+    """A place among the workers of the scraper, if the setting `worker_limit` limits them."""
+    limit, lease = settings.worker_limit, settings.lease
+    return hold_worker_place(ledger, scraper.name, limit, lease=lease, report=host.notice)
 
 
 def metrics_export(
@@ -253,13 +271,17 @@ async def send_end_alerts(alert_thread: AlertThread, run_ids: Sequence[str], sum
 
 
 async def free_local_ledger(settings: Settings, ledger: Ledger, run: Run, host: Host, *, by: str) -> None:
-    """On a ledger of this machine: return what dead processes hold, and pause the runs that they left unfinished."""
+    """On a ledger of this machine: return what dead processes hold, and pause the runs that they left unfinished.
+
+    Those of the members of `run` are resumed by it, so nobody is told of them.
+    """
     file = sqlite_path(settings.ledger)
     if file is None:
         return
     await mark_local_dead_workers(ledger)
     for other in await pause_abandoned_runs(ledger, run.id, lambda name: was_abandoned(name, file), by=by):
-        host.on_event(RunPaused(run_id=other.id, scraper=other.scraper, why="nobody works on it"))
+        if not (other.idempotency_key or "").startswith(f"{COLLECTION_KEY_PREFIX}{run.id} "):
+            host.on_event(RunPaused(run_id=other.id, scraper=other.scraper, why="nobody works on it"))
 
 
 async def run_beside(main: Coroutine[Any, Any, T], *others: asyncio.Task[Any]) -> T:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from shoal.model.log import LogNames
 from shoal.worker.failure_log import ATTEMPT_FAILED, MORE_ATTEMPTS_FAILED
 
 # So much of the end of a file is read, and so many files, the newest first.
@@ -32,28 +33,31 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_logs(
-    folder: Path, scraper: str, *, limit: int, level: str | None = None, items: Collection[str | None] | None = None
+    folder: Path, names: LogNames, *, limit: int, level: str | None = None, items: Collection[str | None] | None = None
 ) -> list[LogLine]:
     """The newest lines of the JSON logs of a scraper's pools and workers, of `level` and above."""
     levels = tuple(_LEVELS.values())
     least = 0 if level is None else levels.index(level)
     found: list[LogLine] = []
-    for file in _files(folder, scraper):
+    for file in _files(folder, names):
         lines = (line for line in _lines(file) if levels.index(line.level) >= least)
         found += [line for line in lines if items is None or line.item in items][-limit:]
     return sorted(found, key=lambda line: line.at, reverse=True)[:limit]
 
 
-def is_log_of(file: Path, scraper: str) -> bool:
-    """Whether a pool of the scraper, or a worker of one, wrote this file; `shop` is not `shop_two`."""
-    kind = file.stem.removeprefix(f"{scraper}_")
-    is_worker = kind.startswith("worker_") and kind.removeprefix("worker_").isdecimal()
-    return file.name.startswith(f"{scraper}_") and (kind == "pool" or is_worker) and file.suffix in (".log", ".out")
+def is_log_of(file: Path, names: LogNames) -> bool:
+    """Whether a pool of the scraper, or a worker of one, wrote this file."""
+    return names.is_worker_or_pool(file.name) or file.name == pool_output(names.scraper)
 
 
-def _files(folder: Path, scraper: str) -> list[Path]:
+def pool_output(scraper: str) -> str:
+    """The name of the file with what a pool that the server started has printed."""
+    return f"{scraper}_pool.out"
+
+
+def _files(folder: Path, names: LogNames) -> list[Path]:
     try:
-        files = [file for file in folder.iterdir() if file.suffix == ".log" and is_log_of(file, scraper)]
+        files = [file for file in folder.iterdir() if names.is_worker_or_pool(file.name)]
         return sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)[:MAX_FILES]
     except OSError:
         return []

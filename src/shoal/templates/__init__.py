@@ -1,10 +1,14 @@
-"""The projects that `shoal init` creates: their catalogue. The files of each are in the folder of its name."""
+"""The projects that `shoal init` creates: their catalogue, and their files.
+
+The files of a template are in the folder of its name; those of a recipe are in the folder `project` of the recipe.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from string import Template
 
 import msgspec
@@ -15,6 +19,12 @@ DEFAULT = "shop"
 SHOP = "python -m shoal.demo.shop --port 8001"
 # With their leading dot these files would apply to this folder too, or be left out of the package.
 _DOTTED = {"gitignore": ".gitignore", "env.example": ".env.example"}
+# Shown unless a project has settings of the stage: TOML refuses a table that is there twice.
+_STAGE_EXAMPLE = """
+# [scrapers.{table}.stages.{stage}]  # overrides what the code declares
+# rate = "30/min"
+# retries = 5
+"""
 
 
 class ProjectTemplate(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +32,8 @@ class ProjectTemplate(msgspec.Struct, frozen=True, kw_only=True):
 
     `scraper` is the scraper's name, `file` its path (by default a Python file of that name), `stage` its first stage.
     `site_command` serves a local site for it. `try_arguments` are the arguments of `shoal try` behind the file,
-    `run_arguments` those of `shoal run`.
+    `run_arguments` those of `shoal run`. `commands`, each with its effect, replace the commands that are shown after
+    `shoal init`. `package` and `folder` are where its files are.
     """
 
     name: str
@@ -33,31 +44,43 @@ class ProjectTemplate(msgspec.Struct, frozen=True, kw_only=True):
     try_arguments: str
     run_arguments: str
     file: str | None = None
+    commands: tuple[tuple[str, str], ...] = ()
+    package: str = "shoal.templates"
+    folder: str = ""
 
     @property
     def target(self) -> str:
         return self.file or f"{self.scraper}.py"
 
     def files(self) -> Iterator[tuple[str, str]]:
-        """Path in the project and text of every file: first those common to all projects, then its own."""
-        root = files("shoal.templates")
-        own = dict(_texts(root / self.name))
+        """Path in the project and text of every file: first those common to all projects, then its own.
+
+        A file of its own replaces the common one; `settings.toml` becomes a part of the common `shoal.toml`.
+        """
+        own = {_DOTTED.get(path, path): text for path, text in _texts(files(self.package) / (self.folder or self.name))}
         own_settings = own.pop("settings.toml", "")
-        for path, text in _texts(root / "common"):
+        table = f'"{self.scraper}"' if "." in self.scraper else self.scraper
+        example = _STAGE_EXAMPLE.format(table=table, stage=self.stage)
+        for path, text in _texts(files("shoal.templates") / "common"):
+            if _DOTTED.get(path, path) in own:
+                continue
             filled = Template(text).substitute(
                 scraper=self.scraper,
-                table=f'"{self.scraper}"' if "." in self.scraper else self.scraper,
+                table=table,
                 target=self.target,
-                stage=self.stage,
                 own_settings=own_settings,
+                stage_example="" if f"[scrapers.{table}.stages.{self.stage}]" in own_settings else example,
             )
             yield _DOTTED.get(path, path), filled
         yield from own.items()
 
     def next_commands(self, folder: str) -> list[tuple[str, str]]:
         """The next commands to run, each with its effect."""
+        enter = [(f"cd {folder}", "")] if folder != "." else []
+        if self.commands:
+            return [*enter, *self.commands]
         return [
-            *([(f"cd {folder}", "")] if folder != "." else []),
+            *enter,
             (f"{self.site_command} &", "a local site to try it on"),
             (f"shoal try {self.target} {self.try_arguments}", "one item, nothing stored"),
             (f"shoal run {self.run_arguments}", "all of it; Ctrl-C stops it, the same command continues it"),
@@ -119,17 +142,30 @@ TEMPLATES = {
 }
 
 
-def find_template(name: str) -> ProjectTemplate:
-    if name not in TEMPLATES:
-        known = "; ".join(f"{template.name} ({template.about})" for template in TEMPLATES.values())
-        raise UsageError(f"There is no recipe {name!r}.", remedy=f"Choose one of: {known}.")
-    return TEMPLATES[name]
+def write_project(folder: Path, texts: Mapping[str, str], *, recipe: str = DEFAULT) -> None:
+    """Write the files of a project: all of them, or none when one exists already. Raises UsageError."""
+    existing = [name for name in texts if (folder / name).exists() or (folder / name).is_symlink()]
+    if existing:
+        raise UsageError(
+            f"{folder.resolve()} has {', '.join(existing)} already; nothing was written.",
+            remedy="Choose another folder: shoal init DIR" + (f" --recipe {recipe}." if recipe != DEFAULT else "."),
+        )
+    try:
+        for name, text in texts.items():
+            file = folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("x", encoding="utf-8") as opened:
+                opened.write(text)
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename or folder} cannot be written: {error.strerror}.", remedy="Choose another folder."
+        ) from None
 
 
 def _texts(folder: Traversable, above: str = "") -> Iterator[tuple[str, str]]:
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if entry.is_dir():
-            if entry.name != "__pycache__":
+            if entry.name not in ("__pycache__", ".pytest_cache", ".shoal"):
                 yield from _texts(entry, f"{above}{entry.name}/")
         else:
             yield above + entry.name, entry.read_text(encoding="utf-8")

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from shoal.define.context import Http, Item
+from shoal.define.context import EarlierRuns, Http, Item, Notes
+from shoal.define.counters import Counters
 from shoal.define.follow import StageLinks
 from shoal.define.providers import FunctionKind, Provider, function_location
 from shoal.define.records import Output
@@ -125,6 +126,12 @@ def _default(stage: AnyStage, name: str, provider: Provider, given: Mapping[str,
         return Item(page.requested_url if page else None, key=None if page else "test", stage=stage.name)
     if provider.type is Http:
         return FakeHttp({})
+    if provider.type is Counters:
+        return Counters()
+    if provider.type is EarlierRuns:
+        return EarlierRuns()
+    if provider.type is Notes:
+        return Notes()
     if provider.type is Log:
         return RecordedLog()
     if scraper.settings_type is not None and provider.type is scraper.settings_type:

@@ -8,7 +8,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection,
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from shoal.define.context import Failure, Http, Item, outgoing_request
+from shoal.define.context import EarlierRuns, Failure, Http, Item, Notes, outgoing_request
+from shoal.define.counters import Counters
+from shoal.define.files import Files
 from shoal.define.follow import Follow, StageLinks
 from shoal.define.login import Login
 from shoal.define.providers import FunctionKind, Signature
@@ -62,6 +64,7 @@ class Attempt:
         "began",
         "captured",
         "claimed",
+        "counters",
         "download",
         "failure",
         "identity",
@@ -91,8 +94,10 @@ class Attempt:
             claimed_at,
             lane_run_id=lane_run_id(stage, claimed),
             deadline=self._deadline,
-            per_identity=stage.policy.pace == "identity",
+            own_pace=stage.policy.pace != "host",
         )
+        if self._gate is not None and stage.policy.pace == "worker" and stage.policy.delay:
+            self._gate.use_worker_pace(stage.policy.delay)
         if again and self._gate is not None:
             self._gate.repeat()
         self._avoid = avoid
@@ -107,6 +112,7 @@ class Attempt:
         self._closing = False
         self.claimed = claimed
         self.item = Item.from_claimed(claimed)
+        self.counters = Counters()
         self.began = time.monotonic()
         self.waited: float | None = None
         self.page: Page | None = None
@@ -121,6 +127,12 @@ class Attempt:
             self._http = self.make_http()
         return self._http
 
+    @property
+    def files(self) -> Files:
+        """Where its handler writes files."""
+        downloads = self._resources.downloads
+        return Files(None if downloads is None else downloads.place)
+
     def make_http(self, *, with_hooks: bool = True) -> Http:
         scraper = self._resources.scraper
         http = Http(
@@ -132,6 +144,7 @@ class Attempt:
             downloads=self._resources.downloads,
             deadline=self._deadline,
             hooks=self._hooks if with_hooks else None,
+            opener=self._open_page,
         )
         http._link_source = StageLinks(self._stage, self.item)
         return http
@@ -268,7 +281,9 @@ class Attempt:
         self.step = "its providers were set up"
         arguments = await self.arguments(stage.signature, self)
         self.step = "its handler ran"
+        own_page = self.page
         await self._call(output, arguments)
+        self.page = own_page  # a handler may have opened further ones
         if stage.yields_download:
             output.add(self.download)
         if self._hooks is not None:
@@ -332,6 +347,26 @@ class Attempt:
             yield token
         finally:
             token.close()
+
+    @asynccontextmanager
+    async def open_earlier_runs(self) -> AsyncIterator[EarlierRuns]:
+        """What other runs of the scraper have finished; nothing is known without a ledger."""
+        registration = self._resources.registration
+        if registration is None:
+            yield EarlierRuns()
+            return
+        run_id = self.claimed.run_id
+        yield EarlierRuns(lambda stage, hashes: registration.find_finished(run_id, stage, hashes))
+
+    @asynccontextmanager
+    async def open_notes(self) -> AsyncIterator[Notes]:
+        """The notes of the run; there are none without a ledger."""
+        registration = self._resources.registration
+        if registration is None:
+            yield Notes()
+            return
+        run_id = self.claimed.run_id
+        yield Notes(lambda name: registration.read_note(run_id, name))
 
     def _use_identity(self, identity: ExitIdentity) -> None:
         """Send every request of this attempt as the identity."""
@@ -405,11 +440,13 @@ class Attempt:
         )
 
     async def _fetch_page(self) -> Page:
+        return await self._open_page(self._own_request(), self._redirect_gate())
+
+    async def _open_page(self, request: Request, redirects: RedirectGate | None = None) -> Page:
+        """A page by the client of the stage, judged as the stage says."""
         stage = self._stage
-        request = self._own_request()
         if self._hooks is not None:
             request = await self._hooks.before_request(request)
-        redirects = self._redirect_gate()
         gate = self._gate if redirects is None else redirects
         self.page = page = await self._page_fetcher().fetch(request, gate=gate, jar=self._jar())
         if redirects is not None:

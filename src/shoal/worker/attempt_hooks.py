@@ -14,6 +14,8 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from shoal.define.author_code import error_summary, is_programming_error
 from shoal.define.context import Http, Item
+from shoal.define.counters import Counters
+from shoal.define.files import Files
 from shoal.define.hooks import PreparedHook, StageHooks, type_text
 from shoal.define.providers import FunctionKind
 from shoal.define.records import Output, is_record
@@ -63,6 +65,14 @@ class CallValues:
     @property
     def item(self) -> Item:
         return self._attempt.item
+
+    @property
+    def counters(self) -> Counters:
+        return self._attempt.counters
+
+    @property
+    def files(self) -> Files:
+        return self._attempt.files
 
     @property
     def http(self) -> Http:

@@ -136,7 +136,7 @@ class AttemptRunner:
             follow_ups=tuple(output.follow_ups),
             seconds=time.monotonic() - began,
             waited=waited,
-            detail=_with_egress(_detail(attempt.page, output, self._scraper.secrets), attempt),
+            detail=_with_egress(_detail(attempt, output, self._scraper.secrets), attempt),
         )
         return finished, output.size
 
@@ -326,6 +326,10 @@ class AttemptRunner:
         seconds = time.monotonic() - began
         return FinishedAttempt(lease=claimed.lease, decision=decision, seconds=seconds, detail=detail, waited=waited)
 
+    def is_ordered(self, claimed: ClaimedItem) -> bool:
+        """Whether items of its lane run one after another: the next one may be the first of all that are ready."""
+        return claimed.lane is not None and self._scraper.stages[claimed.stage].policy.ordered
+
     def lane_run_id(self, claimed: ClaimedItem) -> str | None:
         """The run that the item's lane belongs to; None for a lane that all runs share."""
         return lane_run_id(self._scraper.stages.get(claimed.stage), claimed)
@@ -342,9 +346,12 @@ def _is_own_host(claimed: ClaimedItem, host: str) -> bool:
     return claimed.url is not None and host_or_none(claimed.url) == host
 
 
-def _detail(page: Page | None, output: Output, secrets: Sequence[str]) -> dict[str, Any] | None:
-    """What is unusual about a successful attempt; None for most of them."""
+def _detail(attempt: Attempt, output: Output, secrets: Sequence[str]) -> dict[str, Any] | None:
+    """What is unusual about a successful attempt, and what it counted; None for most of them."""
     detail: dict[str, Any] = {}
+    page = attempt.page
+    if attempt.counters.values:
+        detail["counters"] = dict(attempt.counters.values)
     if page is not None:
         if page.history:
             detail["url"] = redacted(page.url, secrets)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from shoal.errors import LedgerError, NotFound
@@ -15,6 +15,7 @@ from shoal.model.run import Run, RunState
 from shoal.model.worker import Scope
 from shoal.observe.formatting import pluralize
 from shoal.observe.snapshot import find_bottleneck, take_snapshot
+from shoal.worker.commit import SLOW_SECONDS
 from shoal.worker.egress import WorkerEgress
 from shoal.worker.registration import Registration
 from shoal.worker.slots import Slots
@@ -31,8 +32,9 @@ PREFETCH_SECONDS = 0.5
 # When no slot has started anything for this many times the expected time, items claimed ahead are returned.
 STUCK_FACTOR = 2
 MAX_PREFETCH = 1_000
-# An item claimed ahead occupies its lane. With items that take longer than this, claiming one at a time costs little.
-SLOW_ITEM_SECONDS = 0.1
+# An item claimed ahead occupies its lane. Slow items with lanes are claimed less far ahead, and only while they are
+# ready for longer than that before anybody claims them.
+LANED_PREFETCH_SECONDS = 0.2
 IDLE_SECONDS = (0.02, 1.0)
 LAST_ITEMS_SECONDS = 0.02
 
@@ -137,6 +139,7 @@ class Claimer:
         self._log = log
         self._claimed = 0
         self._has_lanes = True
+        self._ready_seconds = 0.0
 
     async def run(self) -> None:
         """Claim until the worker stops."""
@@ -154,7 +157,6 @@ class Claimer:
             elif claimed := await self._claim(size):
                 idle = IDLE_SECONDS[0]
                 self._claimed += len(claimed)
-                self._has_lanes = any(item.lane is not None for item in claimed)
                 self._lease_buffer.add_claimed(claimed)
                 if self._is_limit_reached():
                     await self._wait_for_last_items()
@@ -168,7 +170,20 @@ class Claimer:
         scope: Scope | None = self._options.scope
         if self._egress is not None:
             scope = self._egress.claimable(self._options.scope)
-        return [] if scope is None else await self._registration.claim(size, scope)
+        claimed = [] if scope is None else await self._registration.claim(size, scope)
+        self._observe(claimed, size)
+        return claimed
+
+    def _observe(self, claimed: Sequence[ClaimedItem], size: int) -> None:
+        """Learn from a claim whether items have lanes, and whether more are ready than this worker needs."""
+        self._lease_buffer.plenty = plenty = len(claimed) == size
+        if claimed:
+            laned = [item for item in claimed if item.lane is not None]
+            self._has_lanes = bool(laned)
+            # A lane with a delay releases an item when it may start, so it must not wait in a buffer; an ordered one
+            # releases the next item, which may go first, when the last one has ended.
+            waits = [0.0 if item.paced or self._slots.is_ordered(item) else item.waited or 0.0 for item in laned]
+            self._ready_seconds = min(waits, default=0.0) if plenty else 0.0
 
     async def _register_again(self) -> None:
         """The ledger gave the items to other workers. What runs can no longer be stored, so it is cancelled."""
@@ -203,9 +218,11 @@ class Claimer:
     def _claim_size(self) -> int:
         """How many items to claim now: for the free slots, and as many ahead as half a second of work."""
         options, ahead = self._options, self._prefetch_count()
-        self._lease_buffer.low_water = ahead // 2
+        # A claim takes milliseconds: the fewer items are taken in that time, the later the next ones may be claimed.
+        low_water = ahead // (4 if self._slots.item_seconds > SLOW_SECONDS else 2)
+        self._lease_buffer.low_water = low_water
         buffered, free = self._lease_buffer.buffered, self._slots.free
-        if buffered - free > ahead // 2:
+        if buffered - free > low_water:
             return 0
         size = min(options.batch_size, free + ahead - buffered)
         return size if options.limit is None else min(size, options.limit - self._counted_claims())
@@ -216,18 +233,19 @@ class Claimer:
 
     def _prefetch_count(self) -> int:
         """How many items to claim beyond the free slots; 0 when items take long or their time is unknown."""
-        seconds = self._slots.item_seconds
+        seconds, ahead = self._slots.item_seconds, PREFETCH_SECONDS
         if not self._options.prefetch or seconds <= 0 or self._is_stuck():
             return 0
-        if self._has_lanes and seconds > SLOW_ITEM_SECONDS:
-            return 0
-        return min(MAX_PREFETCH, int(self._slots.capacity * PREFETCH_SECONDS / seconds))
+        if self._has_lanes and seconds > SLOW_SECONDS:
+            ahead = min(LANED_PREFETCH_SECONDS, self._ready_seconds / 2)
+        return min(MAX_PREFETCH, int(self._slots.capacity * ahead / seconds))
 
     def _is_limit_reached(self) -> bool:
         return self._options.limit is not None and self._counted_claims() >= self._options.limit
 
     async def _wait_for_last_items(self) -> None:
         """Wait for the last items that the limit allows, then stop, unless one of them was returned."""
+        self._lease_buffer.plenty = False
         while self._events.stop_reason is None and self._lease_buffer.leases:
             self._events.work_changed.clear()
             await self._wait_or_work_changed(asyncio.sleep(LAST_ITEMS_SECONDS))

@@ -36,7 +36,8 @@ WARN_INTERVAL_SECONDS = 10.0
 class Heartbeat:
     """Beats for one worker until it is stopped, with a report of what it works on.
 
-    Replies act on the loop that created it: an order to drain stops the worker, an unknown id marks it as lost.
+    Replies act on the loop that created it: an order to drain stops the worker, as does a schema that is newer than
+    this code; an unknown id marks it as lost.
     `failure` is a future of that loop: it gets the exception when the thread fails, and is never done otherwise.
     """
 
@@ -93,6 +94,11 @@ class Heartbeat:
             # A future does not accept a StopIteration or a cancellation as its exception.
             self.failure.set_exception(RuntimeError(f"the heartbeat ended: {type(error).__name__}: {error}"))
 
+    def _stop_outdated(self, schema_version: int) -> None:
+        if self._identity.events.stop_reason is None:
+            self._log.warning("newer schema in ledger; worker finishes its items and stops", version=schema_version)
+            self._identity.events.stop(StopReason.OUTDATED)
+
     async def _run_loop(self) -> None:
         asyncio.get_running_loop().set_exception_handler(self._log_loop_error)
         ledger: Ledger | None = None
@@ -128,6 +134,8 @@ class Heartbeat:
         self._identity.record_beat(worker, before)
         if reply.state is WorkerState.DRAINING and worker == self._identity.id:
             self._call(self._identity.events.stop, StopReason.ORDERED)
+        if reply.schema_version > ledger.schema.known_version:
+            self._call(self._stop_outdated, reply.schema_version)
         if self._operator_settings is not None and reply.settings_version != self._settings_version:
             self._call(self._operator_settings.apply, *await self._operator_settings.read(ledger))
             self._settings_version = reply.settings_version

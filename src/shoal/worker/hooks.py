@@ -1,4 +1,4 @@
-"""Calls an author's hooks: once when a run begins, once when it has finished."""
+"""Calls an author's hooks: before a pool starts, once when a run begins, once when it has finished."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from shoal.define.providers import FunctionKind, function_location
+from shoal.define.providers import FunctionKind, Signature, function_location
 from shoal.define.scraper import Scraper
-from shoal.errors import LedgerError, NotFound, UsageError
+from shoal.errors import CheckFailed, LedgerError, NotFound, ShoalError, UsageError
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.run import Run, RunState
@@ -20,23 +20,39 @@ from shoal.model.views import Counts
 from shoal.model.worker import Scope
 from shoal.threads import ThreadRunner
 from shoal.worker.claim import runs_in_scope
-from shoal.worker.providers import WorkerProviders
+from shoal.worker.providers import WorkerProviders, WorkerValues
 
 WATCH_SECONDS = 2.0
 RUNS_WATCHED = 20
 
 
 async def call_start_hooks(scraper: Scraper, ledger: Ledger, run: Run, log: Log) -> None:
-    """Call the start hooks. Raises UsageError when one fails; the run then does not begin."""
+    """Call the start hooks. The run does not begin when one refuses (CheckFailed) or fails (UsageError)."""
     for hook in scraper.start_hooks:
         try:
             await _call(hook, scraper, ledger, run, log)
+        except CheckFailed:
+            raise
         except Exception as error:
             log.error("start hook failed", hook=hook.__name__, exc_info=error)
             raise UsageError(
                 f"The start hook {function_location(hook)} failed: {type(error).__name__}: {error}.",
                 remedy="Correct it and run the scraper again.",
             ) from error
+
+
+async def call_preflight(function: Callable[..., Any], scraper: Scraper, log: Log) -> str:
+    """What a preflight function returns, as text. Raises CheckFailed, also for any other error of the function."""
+    signature = scraper.providers.preflight_signature(function)
+    values = WorkerValues(scraper.settings, log.bind(hook=function.__name__))
+    try:
+        found = await _call_with(function, scraper, signature, values, log)
+    except ShoalError:
+        raise
+    except Exception as error:
+        log.error("preflight failed", hook=function.__name__, exc_info=error)
+        raise CheckFailed(f"{function_location(function)} failed: {type(error).__name__}: {error}.") from error
+    return "" if found is None else str(found)
 
 
 async def call_finish_hooks(scraper: Scraper, ledger: Ledger, run_id: str, log: Log) -> bool:
@@ -100,16 +116,20 @@ async def _call(hook: Callable[..., Any], scraper: Scraper, ledger: Ledger, run:
     signature = scraper.providers.hook_signature(hook)
     counts = await ledger.reads.stats(run.id) if Counts in signature.types else None
     values = HookValues(run, counts, scraper.settings, log.bind(hook=hook.__name__))
+    await _call_with(hook, scraper, signature, values, log)
+
+
+async def _call_with(
+    hook: Callable[..., Any], scraper: Scraper, signature: Signature, values: object, log: Log
+) -> object:
     threads = ThreadRunner("shoal-hook")
     providers = WorkerProviders(scraper, threads, log)
     try:
         arguments = await providers.arguments(signature, values)
         if signature.kind is FunctionKind.PLAIN:
             answer = await threads.run(lambda: hook(**arguments))
-            if inspect.isawaitable(answer):
-                await answer
-        else:
-            await hook(**arguments)
+            return await answer if inspect.isawaitable(answer) else answer
+        return await hook(**arguments)
     finally:
         await providers.close()
         threads.close()

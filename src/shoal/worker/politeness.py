@@ -23,6 +23,7 @@ from shoal.worker.lane_starts import (
     ReleaseItem,
     StartReservation,
     StartTooFarAhead,
+    extend_deadline,
 )
 from shoal.worker.state import WorkerIdentity
 
@@ -115,6 +116,7 @@ class Politeness:
     ) -> None:
         self.robots = robots
         self._lanes = lanes
+        self.identity = identity
         self.host_slots: HostSlots | None = None
         self.rate_limiter: RateLimiter | None = None
         if lanes is not None and identity is not None:
@@ -125,6 +127,7 @@ class Politeness:
         self._lane_seen_at = BoundedDict()
         self._no_lane_at = BoundedDict()
         self._rng = random.Random()
+        self.worker_pace = WorkerPace(self._rng)
 
     def gate(
         self,
@@ -133,10 +136,10 @@ class Politeness:
         *,
         lane_run_id: str | None,
         deadline: asyncio.Timeout,
-        per_identity: bool = False,
+        own_pace: bool = False,
     ) -> AttemptGate | None:
-        """The gate of one attempt; None when there is nothing to obey. `per_identity`: each identity has a pace."""
-        if self.robots is None and claimed.lane is None and claimed.url is not None and not per_identity:
+        """The gate of one attempt; None when there is nothing to obey. `own_pace`: of each identity, or each worker."""
+        if self.robots is None and claimed.lane is None and claimed.url is not None and not own_pace:
             return None
         return AttemptGate(self, claimed, claimed_at, lane_run_id=lane_run_id, deadline=deadline)
 
@@ -198,6 +201,44 @@ class IdentityPace(msgspec.Struct, frozen=True):
         return f"{host} via {self.identity}"
 
 
+class WorkerPace:
+    """The pace of one worker: it waits between two of its requests to a host, whatever other workers do.
+
+    It is the worker's own, so it is not in the ledger.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._next_at = BoundedDict()
+        self._next_send_at = BoundedDict()
+
+    async def wait(self, host: str, delay: tuple[float, float], deadline: asyncio.Timeout) -> float:
+        """Until this worker may send its next request to the host. Returns the pause that follows that request.
+
+        Extends `deadline` by the time that it waited.
+        """
+        now, pause = time.monotonic(), self._rng.uniform(*delay)
+        start = max(now, self._next_at.get(host, 0.0))
+        self._next_at[host] = start + pause
+        if start > now:
+            extend_deadline(deadline, start - now)
+            await asyncio.sleep(start - now)
+        return pause
+
+    async def before_send(self, host: str, pause: float, deadline: asyncio.Timeout) -> None:
+        """Until the pause after the request before it has passed, which may have had to connect first and was late."""
+        now = time.monotonic()
+        start = max(now, self._next_send_at.get(host, 0.0))
+        self._next_send_at[host] = start + pause
+        if start > now:
+            extend_deadline(deadline, start - now)
+            await asyncio.sleep(start - now)
+
+    def sent(self, host: str, pause: float) -> None:
+        """The request was sent now, later than expected when it had to connect first."""
+        self._next_at[host] = max(self._next_at.get(host, 0.0), time.monotonic() + pause)
+
+
 class AttemptGate:
     """Controls the requests of one attempt. Its first request uses the start that the ledger's lane gave the item.
 
@@ -220,6 +261,8 @@ class AttemptGate:
         "_run_id",
         "_start",
         "_start_used",
+        "_worker_delay",
+        "_worker_pause",
     )
 
     def __init__(
@@ -240,6 +283,8 @@ class AttemptGate:
         self._start: StartReservation | None = None
         self._identity_start: StartReservation | None = None
         self._identity_pace: IdentityPace | None = None
+        self._worker_delay: tuple[float, float] | None = None
+        self._worker_pause: tuple[str, float] | None = None
         self._fetcher: Fetcher | None = None
         self._reading_robots = False
         self._obeys_robots = True
@@ -251,6 +296,10 @@ class AttemptGate:
         self._fetcher = fetcher
         self._identity_pace = pace
 
+    def use_worker_pace(self, delay: tuple[float, float]) -> None:
+        """Requests of this worker to one host are so many seconds apart, from..to."""
+        self._worker_delay = delay
+
     def repeat(self) -> None:
         """The item is run again at once: its start was used, and its requests wait for further ones."""
         self._start_used = self._request_sent = True
@@ -260,6 +309,9 @@ class AttemptGate:
             await self._check_robots(self._politeness.robots, url)
         if self._identity_pace is not None:
             await self._reserve_identity(self._identity_pace, url)
+        if self._worker_delay is not None and (host := host_or_none(url)) is not None:
+            pause = await self._politeness.worker_pace.wait(host, self._worker_delay, self._deadline)
+            self._worker_pause = host, pause
         if self._is_free():
             return
         other_host = self._other_host(url)
@@ -283,6 +335,27 @@ class AttemptGate:
         """Each request is limited by itself."""
 
     async def before_send(self, hop: int) -> None:
+        """Wait for the request's turn.
+
+        A worker that was stopped or cut off sends nothing until it knows that the item is still its own: another worker
+        may be visiting the host in its place. Raises ReleaseItem when it is not.
+        """
+        identity = self._politeness.identity
+        if identity is not None and identity.may_be_lost:
+            await self._confirm_lease(identity)
+        await self._wait_for_turn()
+        if identity is not None and identity.may_be_lost:
+            raise ReleaseItem  # the turn has passed as well
+
+    async def _confirm_lease(self, identity: WorkerIdentity) -> None:
+        since = time.monotonic()
+        if not await identity.wait_for_lease():
+            raise ReleaseItem
+        extend_deadline(self._deadline, time.monotonic() - since)
+
+    async def _wait_for_turn(self) -> None:
+        if self._worker_pause is not None:
+            await self._politeness.worker_pace.before_send(*self._worker_pause, self._deadline)
         if self._identity_start is not None:
             await self._identity_start.before_send()
         if self._start is not None:
@@ -291,6 +364,9 @@ class AttemptGate:
     def after_send(self, hop: int) -> None:
         self._request_sent = self._request_sent or not self._reading_robots
         self._start_used = True
+        if self._worker_pause is not None:
+            self._politeness.worker_pace.sent(*self._worker_pause)
+            self._worker_pause = None
         if self._identity_start is not None:
             self._identity_start.after_send()
         if self._start is not None:
@@ -321,6 +397,7 @@ class AttemptGate:
             self._politeness, self._claimed, self._claimed_at, lane_run_id=self._run_id, deadline=self._deadline
         )
         gate.use_identity(self._fetcher, self._identity_pace)
+        gate._worker_delay = self._worker_delay
         gate.repeat()
         gate._obeys_robots = navigation
         return gate

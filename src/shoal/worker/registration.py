@@ -10,10 +10,10 @@ import random
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from shoal.errors import LedgerError, LedgerFull, NotFound, UsageError, WorkerLost
-from shoal.ledger.protocols import Ledger
+from shoal.ledger.protocols import OWN_NOTE, Ledger
 from shoal.model.item import ClaimedItem, Lease
 from shoal.model.log import Log
 from shoal.model.outcome import (
@@ -93,6 +93,7 @@ class Registration:
         self._ledger = ledger
         self._retry_when_full = RetryWhenFull(options.patience, log)
         self.identity = identity
+        identity.lease = options.lease
         self.options = options
         self.metrics = WorkerMetrics()
 
@@ -216,6 +217,14 @@ class Registration:
         except NotFound:  # its run was removed, and its lease with it
             pass
         return RedirectReply(VisitDecision.LOST)
+
+    async def find_finished(self, run_id: str, stage: str, hashes: Sequence[bytes]) -> set[bytes]:
+        """The keys that other runs of the scraper have finished, see `Reads.finished_elsewhere`."""
+        return await self._ledger.reads.finished_elsewhere(run_id, stage, hashes)
+
+    async def read_note(self, run_id: str, name: str) -> dict[str, Any] | None:
+        """A value that an operator's program stored with the run."""
+        return await self._ledger.runs.get_note(run_id, OWN_NOTE + name)
 
     async def run_maintenance(self) -> None:
         """Run one round of the ledger's maintenance now."""

@@ -20,14 +20,14 @@ from shoal.model.item import ClaimedItem, Lease
 from shoal.model.log import Log
 from shoal.model.outcome import DecisionKind, FinishedAttempt, OutcomeClass
 from shoal.worker.attempt_runner import AttemptRunner
-from shoal.worker.commit import CommitQueue, Committer
+from shoal.worker.commit import CommitQueue, Committer, linger_seconds
 from shoal.worker.lane_starts import ReleaseItem
 from shoal.worker.politeness import ClosedLanes, PausedRuns
+from shoal.worker.record_limits import RecordLimits, StartDecision
 from shoal.worker.registration import Registration
 from shoal.worker.state import LeaseBuffer, StopReason, WorkSummary
 
 SMOOTHING = 0.1
-RESUME_POLL_SECONDS = 0.02
 OVERDUE_CHECK_SECONDS = 2.0
 # An item that was rescued this often may be the one that kills its workers.
 SUSPECT_RESCUES = 2
@@ -54,7 +54,7 @@ class Slots:
     much. `returned`: items that were returned without an attempt. `tasks`: one task for each slot.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts that a slot uses
         self,
         attempts: AttemptRunner,
         registration: Registration,
@@ -64,8 +64,11 @@ class Slots:
         paused_runs: PausedRuns,
         summary: WorkSummary,
         log: Log,
+        *,
+        record_limits: RecordLimits | None = None,
     ) -> None:
         self._attempts = attempts
+        self._record_limits = record_limits
         self._registration = registration
         self._identity = registration.identity
         self._lease_buffer = lease_buffer
@@ -200,12 +203,26 @@ class Slots:
             if await self._closed_lanes.is_closed(claimed.lane, run_id, claimed_at):
                 await self.return_leases([claimed.lease])
                 return
+        if self._record_limits is not None and not await self._is_wanted(self._record_limits, claimed):
+            return
         if claimed.rescues >= SUSPECT_RESCUES:
             # Suspects run one at a time, so that only the one that kills the process is rescued again.
             async with self._suspect_lock:
                 await self._run_attempt(claimed, claimed_at)
         else:
             await self._run_attempt(claimed, claimed_at)
+
+    async def _is_wanted(self, limits: RecordLimits, claimed: ClaimedItem) -> bool:
+        """False: its stage has its records, and the item was cancelled; or the worker stops."""
+        decision = await limits.ask(claimed) if limits.applies_to(claimed) else StartDecision.START
+        if decision is StartDecision.COMPLETE:
+            await limits.cancel_items(claimed)
+            self.returned += 1
+            self._lease_buffer.drop([claimed.lease])
+            self._events.work_changed.set()
+        elif decision is StartDecision.STOPPED:
+            await self.return_leases([claimed.lease])
+        return decision is StartDecision.START
 
     async def _run_attempt(self, claimed: ClaimedItem, claimed_at: float) -> None:
         if claimed.rescues and await self._registration.mark_started([claimed.lease]):
@@ -219,7 +236,13 @@ class Slots:
         if asyncio.current_task() not in self.tasks:
             return  # this slot was replaced, and the item has ended
         self._record_result(claimed, finished)
-        await self._commits.put(finished, size, urgent=claimed.lane is not None)
+        # What did not succeed may close its lane for other workers.
+        may_wait = finished.decision.kind is DecisionKind.DONE and not self.is_ordered(claimed)
+        linger = linger_seconds(claimed, self.item_seconds, plenty=self._lease_buffer.plenty and may_wait)
+        await self._commits.put(finished, size, linger=linger)
+
+    def is_ordered(self, claimed: ClaimedItem) -> bool:
+        return self._attempts.is_ordered(claimed)
 
     def _record_result(self, claimed: ClaimedItem, finished: FinishedAttempt) -> None:
         if finished.decision.kind is DecisionKind.THROTTLED and claimed.lane is not None:
@@ -238,10 +261,7 @@ class Slots:
 
     async def _still_holds_lease(self, claimed: ClaimedItem) -> bool:
         """A process that was suspended for longer than its lease waits for a heartbeat before it starts an item."""
-        identity = self._identity
-        while identity.seconds_since_beat > self._options.lease and not identity.lost:  # noqa: ASYNC110 - a thread ends it
-            await asyncio.sleep(RESUME_POLL_SECONDS)
-        return not identity.lost and claimed.lease in self._lease_buffer.leases
+        return await self._identity.wait_for_lease() and claimed.lease in self._lease_buffer.leases
 
 
 class AutoConcurrency:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -15,6 +16,8 @@ from shoal.define.records import DroppedRecords
 from shoal.model.item import ClaimedItem, Lease
 from shoal.model.worker import DEFAULT_LEASE_SECONDS, Scope
 from shoal.observe.failures import FailureCount
+
+RESUME_POLL_SECONDS = 0.02
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +61,7 @@ class StopReason(StrEnum):
     ORDERED = "drained by request"
     TIMED_OUT = "timed out"
     BROKEN = "its handler fails every time"
+    OUTDATED = "the ledger was upgraded"
 
 
 class WorkSummary(msgspec.Struct, kw_only=True):
@@ -122,13 +126,15 @@ class WorkerIdentity:
     """The worker as the ledger knows it.
 
     `id`: its id; it changes when the ledger declared the worker dead and it registers again. `lost`: the ledger
-    declared this id dead. The heartbeat thread reads `id` and calls `record_beat`; everything else is for the loop.
+    declared this id dead. `lease`: seconds without a heartbeat after which it does; its registration sets it. The
+    heartbeat thread reads `id` and calls `record_beat`; everything else is for the loop.
     """
 
     def __init__(self, events: WorkerEvents) -> None:
         self.events = events
         self.id = ""
         self.lost = False
+        self.lease = math.inf
         self._beat_at = boottime_seconds()
 
     def register_as(self, worker: str) -> None:
@@ -149,22 +155,33 @@ class WorkerIdentity:
             self._beat_at = at
 
     @property
-    def seconds_since_beat(self) -> float:
-        """Seconds since the last accepted heartbeat, including time that the machine was suspended."""
-        return boottime_seconds() - self._beat_at
+    def may_be_lost(self) -> bool:
+        """Whether the ledger may have given the items to others: no heartbeat was accepted for as long as the lease.
+
+        Time that the process was stopped or the machine suspended counts.
+        """
+        return self.lost or boottime_seconds() - self._beat_at > self.lease
+
+    async def wait_for_lease(self) -> bool:
+        """Wait while it is unknown whether the leases are lost; a heartbeat finds out. False: they are."""
+        while self.may_be_lost and not self.lost:  # noqa: ASYNC110 - a thread ends it
+            await asyncio.sleep(RESUME_POLL_SECONDS)
+        return not self.lost
 
 
 class LeaseBuffer:
     """The leases of a worker, and the claimed items that wait for a slot.
 
     `leases`: every lease from its claim until it is committed or returned. `low_water`: with this many items or fewer
-    in the buffer, slots ask for more. A lost lease may come back as another lease of the same item while the old
-    attempt still runs, so nothing here goes by the item alone.
+    in the buffer, slots ask for more. `plenty`: the last claim found as many items as it asked for. A lost lease may
+    come back as another lease of the same item while the old attempt still runs, so nothing here goes by the item
+    alone.
     """
 
     def __init__(self) -> None:
         self.leases: set[Lease] = set()
         self.low_water = 0
+        self.plenty = False
         self._buffer: asyncio.Queue[tuple[ClaimedItem, float]] = asyncio.Queue()
 
     @property

@@ -1,8 +1,8 @@
 """A worker: creates its parts, watches them, and shuts them down in order.
 
 It ends when its runs have nothing left, when it is stopped (`drain`, then `stop_now`), when the ledger orders it to
-leave, when the ledger cannot be reached for longer than `patience`, or when one of its parts fails. Leases that it
-still has are then returned without charging an attempt.
+leave or was upgraded by a newer Shoal, when the ledger cannot be reached for longer than `patience`, or when one of its
+parts fails. Leases that it still has are then returned without charging an attempt.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shoal.errors import LedgerTooNew
 from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.observe.failures import FailureCount
@@ -25,6 +26,7 @@ from shoal.worker.heartbeat import Heartbeat
 from shoal.worker.metrics import WorkerMetrics
 from shoal.worker.operator_settings import OperatorSettings
 from shoal.worker.politeness import ClosedLanes, PausedRuns
+from shoal.worker.record_limits import RecordLimits
 from shoal.worker.registration import Maintenance, OpenLedger, Registration
 from shoal.worker.slots import AutoConcurrency, Slots
 from shoal.worker.state import LeaseBuffer, StopReason, WorkSummary
@@ -50,6 +52,7 @@ class Worker:
         log: Log,
         egress: WorkerEgress | None = None,
         operator_settings: OperatorSettings | None = None,
+        max_records: Mapping[str, int] | None = None,
     ) -> None:
         self._ledger = ledger
         self._operator_settings = operator_settings
@@ -64,7 +67,13 @@ class Worker:
         self._commits = CommitQueue()
         self._committer = Committer(self._commits, registration, self._lease_buffer, self.summary, log)
         closed = ClosedLanes(ledger.lanes), PausedRuns(ledger.runs)
-        self._slots = Slots(attempts, registration, self._lease_buffer, self._commits, *closed, self.summary, log)
+        limits = (
+            RecordLimits(ledger, registration.identity, self._lease_buffer, max_records, log) if max_records else None
+        )
+        self._slots = Slots(
+            *(attempts, registration, self._lease_buffer, self._commits, *closed, self.summary, log),
+            record_limits=limits,
+        )
         self._claimer = Claimer(ledger, registration, self._lease_buffer, self._slots, log, egress=egress)
         self._maintenance = Maintenance(ledger, log)
         self._auto_concurrency = (
@@ -133,13 +142,23 @@ class Worker:
         self._watchdog.resume()
 
     async def work(self) -> WorkSummary:
-        """Work until there is a reason to stop. Raises what a failed part raised."""
+        """Work until there is a reason to stop. Raises what a failed part raised.
+
+        Raises LedgerTooNew, after it has finished its items, when the ledger was upgraded meanwhile.
+        """
         began = time.monotonic()
         self._watchdog.start()
         try:
-            return await self._work(began)
+            summary = await self._work(began)
         finally:
             self._watchdog.stop()
+        if summary.stop_reason is StopReason.OUTDATED:
+            known = self._ledger.schema.known_version
+            raise LedgerTooNew(
+                f"The ledger was upgraded beyond schema version {known}, the newest that this Shoal knows; "
+                f"worker {summary.worker} has finished its items and stopped."
+            )
+        return summary
 
     async def _work(self, began: float) -> WorkSummary:
         await self._attempts.start()

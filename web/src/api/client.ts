@@ -33,8 +33,9 @@ export function apiPath(...parts: (string | number)[]): string {
   return parts.map((part) => encodeURIComponent(String(part))).join("/");
 }
 
+/** Paths are below /api/v1; one that begins with a slash is of the server itself: `/jobs`, `/channels`. */
 export function apiUrl(path: string): string {
-  return new URL(`api/v1/${path}`, document.baseURI).href;
+  return new URL(path.startsWith("/") ? path.slice(1) : `api/v1/${path}`, document.baseURI).href;
 }
 
 export function errorFrom(status: number, body: unknown): ApiError {

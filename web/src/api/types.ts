@@ -30,6 +30,8 @@ export interface Me {
   time: string;
   login_required: boolean;
   csrf: string;
+  /** What the routes of the project are for. */
+  pages: string[];
 }
 
 export type StateCounts = Record<ItemState, number>;

@@ -1,6 +1,7 @@
 import type { ComponentType } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
+import { noteMissingCode } from "../shell/lazy";
 import "./charts.css";
 import type { TimeSeriesProps } from "./TimeSeries";
 
@@ -12,10 +13,10 @@ export function LazyTimeSeries(props: TimeSeriesProps) {
   useEffect(() => {
     if (loaded) return;
     let mine = true;
-    void import("./TimeSeries").then((module) => {
+    import("./TimeSeries").then((module) => {
       loaded = module.TimeSeries;
       if (mine) redraw((n) => n + 1);
-    });
+    }, noteMissingCode);
     return () => {
       mine = false;
     };

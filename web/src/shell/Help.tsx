@@ -1,4 +1,5 @@
-import { ROUTES } from "../routes";
+import { me } from "../api/client";
+import { shownRoutes } from "../routes";
 import { Dialog } from "../ui/Dialog";
 import { helpOpen } from "./keys";
 
@@ -19,7 +20,7 @@ export function Help() {
       <div class="dialog-body help">
         <dl>{KEYS.map(([keys, what]) => <div key={what}><dt>{keys.map((key) => <kbd class="kbd" key={key}>{key}</kbd>)}</dt><dd>{what}</dd></div>)}</dl>
         <dl>
-          {ROUTES.filter((route) => route.key && route.nav).map((route) => (
+          {shownRoutes(me.value?.pages).filter((route) => route.key && route.nav).map((route) => (
             <div key={route.pattern}><dt><kbd class="kbd">g</kbd> <kbd class="kbd">{route.key}</kbd></dt><dd>{route.title}</dd></div>
           ))}
         </dl>

@@ -1,10 +1,10 @@
 import { useMemo, useRef, useState } from "preact/hooks";
-import { withQuery } from "../api/client";
+import { me, withQuery } from "../api/client";
 import { live, paused } from "../api/live";
 import { useApi } from "../api/query";
 import type { Page, Run } from "../api/types";
 import { go, href, hrefWith } from "../router/router";
-import { ROUTES } from "../routes";
+import { shownRoutes } from "../routes";
 import { Dialog } from "../ui/Dialog";
 import { Icon, type IconName } from "../ui/icons";
 import { currentRun } from "./current";
@@ -36,7 +36,7 @@ export function Palette({ mode }: { mode: "all" | "runs" }) {
     const found: Entry[] = [];
     const run = currentRun.value;
     if (mode === "all") {
-      for (const route of ROUTES) {
+      for (const route of shownRoutes(me.value?.pages)) {
         if (!route.nav || !fits(route.title, "page")) continue;
         found.push({ id: `page ${route.pattern}`, icon: route.icon ?? "info", text: route.title, note: route.key ? `g ${route.key}` : "", run: () => go(routeHref(route)) });
       }

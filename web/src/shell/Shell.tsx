@@ -5,7 +5,7 @@ import { connection, ledgerAway, live, paused } from "../api/live";
 import { useApi } from "../api/query";
 import type { RunStatus } from "../api/types";
 import { useLocation } from "../router/router";
-import { findRoute, ROUTES, type PageComponent, type Params, type Route } from "../routes";
+import { findRoute, ROUTES, shownRoutes, type PageComponent, type Params, type Route } from "../routes";
 import { useStore } from "../store";
 import { asked, changes } from "../ui/action";
 import { Button, IconButton } from "../ui/Button";
@@ -62,6 +62,7 @@ function Navigation() {
   const [open, setOpen] = useState(false);
   const status = useApi<RunStatus>(run === null ? null : `runs/${apiPath(run)}`, { every: 15, keep: false });
   const changed = useStore(changes);
+  const routes = shownRoutes(useStore(me)?.pages);
   useEffect(() => {
     if (changed > 0) status.reload();
   }, [changed]);
@@ -86,7 +87,7 @@ function Navigation() {
         <span class="menu-button"><IconButton icon={open ? "close" : "menu"} label={open ? "Close the menu" : "Open the menu"} expanded={open} onClick={() => setOpen(!open)} /></span>
       </div>
       <div class="nav">
-        <ul>{ROUTES.filter((route) => route.nav === "main").map(link)}</ul>
+        <ul>{routes.filter((route) => route.nav === "main").map(link)}</ul>
         {run !== null && (
           <>
             <div class="nav-run">
@@ -98,7 +99,7 @@ function Navigation() {
                 <Icon name="chevron" />
               </button>
             </div>
-            <ul aria-label="Pages of the run">{ROUTES.filter((route) => route.nav === "run").map(link)}</ul>
+            <ul aria-label="Pages of the run">{routes.filter((route) => route.nav === "run").map(link)}</ul>
           </>
         )}
       </div>

@@ -1,8 +1,9 @@
 /** Keys of the whole page. They do nothing while something is typed or a dialog is open. */
 import { currentRun } from "./current";
+import { me } from "../api/client";
 import { live, paused } from "../api/live";
 import { go, href } from "../router/router";
-import { ROUTES, type Route } from "../routes";
+import { shownRoutes, type Route } from "../routes";
 import { Store } from "../store";
 
 export const paletteOpen = new Store<"all" | "runs" | null>(null);
@@ -39,7 +40,7 @@ export function startKeys(): () => void {
     if (typing(event.target) || document.querySelector("dialog[open]") || paletteOpen.value || helpOpen.value) return;
     if (Date.now() - prefix < 1500) {
       prefix = 0;
-      const route = ROUTES.find((each) => each.key === event.key);
+      const route = shownRoutes(me.value?.pages).find((each) => each.key === event.key);
       if (route) {
         event.preventDefault();
         go(routeHref(route));

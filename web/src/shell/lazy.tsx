@@ -1,15 +1,12 @@
 import type { ComponentType } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { connection } from "../api/live";
 import { Store } from "../store";
 import { toast } from "../ui/Toast";
 
-/** Code could not be loaded while the server was away. Browsers remember that until the page is loaded again. */
+/** Code could not be loaded. Browsers remember that until the page is loaded again, which it is when the server is back. */
 export const codeMissing = new Store(false);
 
-export function noteMissingCode(): void {
-  if (connection.value !== "live") codeMissing.set(true);
-}
+export const noteMissingCode = (): void => codeMissing.set(true);
 
 const whenIdle = (work: () => void): void => {
   if ("requestIdleCallback" in window) window.requestIdleCallback(work, { timeout: 5_000 });

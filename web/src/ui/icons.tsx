@@ -11,6 +11,7 @@ const PATHS = {
   collections: "M2.5 4.5h4l1.2 1.5h5.8v7h-11zM4.5 2.5h4",
   schedules: "M8 14A6 6 0 1 0 8 2a6 6 0 0 0 0 12zM8 5v3.2l2.2 1.6",
   results: "M2.5 3h11v10h-11zM2.5 6.3h11M2.5 9.6h11M6.5 6.3V13",
+  subtitles: "M2 3.5h12v9H2zM4.5 9.8h3.5M10 9.8h1.5M4.5 7.2H6M8.2 7.2h3.3",
   activity: "M1.5 8.5h3l2-5.5 3 10 2-4.5h3",
   search: "M7 12A5 5 0 1 0 7 2a5 5 0 0 0 0 10zM10.7 10.7L14 14",
   done: "M3 8.5l3.2 3.2L13 4.8",

@@ -15,6 +15,8 @@ from shoal.observe.formatting import format_duration, format_ends, format_time, 
 from shoal.service.collection import CollectionPlanned, CollectionReport
 
 ICONS = {MemberStatus.SUCCESS.value: "+", MemberStatus.WARNING.value: "!", MemberStatus.FAILED.value: "x", NOT_RUN: "-"}
+UNFINISHED = "unfinished"
+MAX_REASON = 160
 
 
 def print_plan(session: Session, plan: CollectionPlan, folder: Path, at_once: int) -> None:
@@ -24,7 +26,7 @@ def print_plan(session: Session, plan: CollectionPlan, folder: Path, at_once: in
             session.record({"member": member.key, "group": member.group, "command": _command(member)})
         return
     session.data(f"{folder}: {CollectionPlanned.of(plan, at_once).text}")
-    _list(session, "Singles, side by side", plan.singles)
+    _list(session, f"Singles, {'side by side' if at_once > 1 else 'one after another'}", plan.singles)
     for name, members in plan.groups.items():
         _list(session, f"Group {name}, one after another", members, numbered=True)
     session.data("\nNothing was started.")
@@ -50,16 +52,16 @@ def print_members(session: Session, report: CollectionReport, target: str) -> No
     print_line(session.styled(f"Collection run {run.id}, {format_time(summary.at)}", BOLD))
     width = max(len(member.member) for member in summary.members)
     for member in summary.members:
-        line = f"{ICONS[member.status]} {member.member.replace('/', ' / ').ljust(width + 2)}  {_text(member)}"
+        line = f"{ICONS[member.status]} {member.member.ljust(width)}  {_text(member)}"
         print_line(session.styled(line, RED) if member.status == MemberStatus.FAILED else line)
     for group in groups:
-        line = f"{ICONS[group.status]} {f'group {group.group}'.ljust(width + 2)}  {_group_text(group)}"
+        line = f"{ICONS[group.status]} {f'group {group.group}'.ljust(width)}  {_group_text(group)}"
         print_line(session.styled(line, RED) if group.status == MemberStatus.FAILED else line)
     rate = "" if summary.success_rate is None else f" | Success rate {summary.success_rate:.1%}"
     print_line(
         f"Total {totals['total']} | Success {totals['success']} | Warnings {totals['warnings']} | "
         f"Failed {totals['failed']}"
-        + (f" | Not run {totals['not_run']}" if totals["not_run"] else "")
+        + (f" | Not finished {totals['not_run']}" if totals["not_run"] else "")
         + f"{rate} | {format_duration(seconds)}"
     )
     # The options of this run hold for its rest too: without -o nothing of it would be exported.
@@ -86,7 +88,8 @@ def _command(member: Member) -> str:
 
 
 def _text(member: MemberReport) -> str:
-    facts = [member.status]
+    # What was interrupted has run, so it is not called `not run`.
+    facts = [UNFINISHED if member.status == NOT_RUN and member.run_id is not None else member.status]
     if member.run_id is not None:
         facts.append(f"{format_ends(member.done, member.dead, member.skipped)}, {pluralize(member.records, 'record')}")
     if member.seconds is not None:
@@ -94,14 +97,20 @@ def _text(member: MemberReport) -> str:
     if member.run_id is not None:
         facts.append(f"run {member.run_id}")
     if member.reason:
-        facts.append(printable(member.reason))
+        facts.append(_short(printable(member.reason)))
     if member.log is not None and member.status != MemberStatus.SUCCESS:
         facts.append(f"log {printable(member.log)}")
     return "; ".join(facts)
 
 
+def _short(reason: str) -> str:
+    """The log, and `--json`, have the whole reason."""
+    return reason if len(reason) <= MAX_REASON else f"{reason[: MAX_REASON - 3].rstrip()}..."
+
+
 def _group_text(group: GroupReport) -> str:
-    parts = {"success": group.success, "warnings": group.warnings, "failed": group.failed, "not run": group.not_run}
+    parts = {"success": group.success, "warnings": group.warnings, "failed": group.failed}
+    parts["not finished"] = group.not_run
     counts = ", ".join(f"{count} {name}" for name, count in parts.items() if count)
     seconds = format_duration(group.seconds)
     return f"{group.status}; {pluralize(group.total, 'member')}: {counts}; {seconds}; exit code {group.exit_code}"

@@ -16,7 +16,8 @@ from typer.core import TyperGroup
 class Verb:
     """The module of a command and its line in the list of commands.
 
-    The module has a group of commands, `app` or one named like the command, or a function named like the module.
+    The module has a group of commands, `app` or one named like the command, or a function named like the command or,
+    for `try` and such, like the module.
     """
 
     def __init__(self, module: str, help: str) -> None:
@@ -30,7 +31,7 @@ class Verb:
         group = named if isinstance(named, typer.Typer) else getattr(module, "app", None)
         if group is None:
             single = typer.Typer(add_completion=False, rich_markup_mode=None)
-            single.command(name)(getattr(module, self.module.rpartition(".")[2]))
+            single.command(name)(named or getattr(module, self.module.rpartition(".")[2]))
             command: Any = typer.main.get_command(single)
             _convert_only_if_needed(command)
             return command

@@ -134,7 +134,7 @@ async def _look(
 def exit_code(report: RunReport) -> int:
     """Never 0 for a run that failed, was interrupted or was cancelled."""
     if report.finished:
-        return 1 if report.too_many_dead else 0
+        return 0 if report.ok else 1
     if report.run.state is RunState.CANCELLED:
         return 1
     return 0 if report.work is None else exit_code_of_worker(report.work)
@@ -171,6 +171,7 @@ def print_summary(session: Session, report: RunReport, resume_arguments: str | N
                 "failures_complete": report.failures.complete,
                 "coverage": report.coverage,
                 "sinks": [sink_record(sink) for sink in report.sinks],
+                "counters": dict(report.counters),
             }
         )
         return
@@ -185,6 +186,8 @@ def print_summary(session: Session, report: RunReport, resume_arguments: str | N
     if report.finished and report.too_many_dead:
         allowed = report.settings.max_dead
         session.complain(f"Too many items are dead: {counts.dead} of {counts.wanted}; allowed: {allowed}.")
+    elif report.finished and report.only_failures:
+        session.complain(f"Nothing was found, and {pluralize(counts.dead, 'item')} failed.")
     for line in undelivered_lines(report.sinks):
         session.complain(line)
     if resume_arguments is not None:
@@ -197,12 +200,14 @@ def _print_figures(session: Session, report: RunReport, work: WorkSummary) -> No
     per_second = work.attempts / work.seconds if work.seconds else 0.0
     session.data(session.styled(f"Run {run.id} of {run.scraper} is {state}", BOLD))
     session.data(
-        f"  {format_ends(counts.done, counts.dead, counts.skipped)}, {counts.remaining} left; "
+        f"  {format_ends(counts.done, counts.dead, counts.skipped, counts.cancelled)}, {counts.remaining} left; "
         f"{pluralize(counts.results, 'record')}"
     )
     session.data(f"  {pluralize(work.attempts, 'attempt')} here in {work.seconds:.1f} s ({per_second:.1f}/s)")
     if keyed := keyed_records_text(counts):
         session.data(f"  records by key: {keyed}")
+    if report.counters:
+        session.data("  counted: " + ", ".join(f"{name} {number:,}" for name, number in report.counters.items()))
     if work.dropped:
         refused = f"{pluralize(work.dropped, 'item')} {'was' if work.dropped == 1 else 'were'} refused"
         session.data(f"  {refused}, the first: {printable(work.first_dropped)}")

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
-import threading
 import time
-import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from shoal.demo.shop.catalogue import assign_faults, make_catalogue
 from shoal.demo.shop.search import ShopSearch
 from shoal.demo.shop.site import Routes, ShopFacts, ShopResponse, gather_facts, not_found, outlet_routes, shop_routes
-from shoal.errors import InvalidSetting
+from shoal.demo.stand_in import CannotBind, Visit, check_latency, check_port, latency_of, listen, serve_in_thread
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -28,60 +22,18 @@ SHOP_HOST = "127.0.0.1"
 _OUTLET_HOST = "127.0.0.2"
 # Some systems have only one loopback address. There the outlet has another name of the same address.
 _OUTLET_NAME = "localhost"
-_PORT_TRIES = 20
 # Limits the memory of a shop that runs for days.
 LOG_LENGTH = 200_000
-# Time for requests that are still being answered at shutdown.
-_SHUTDOWN_SECONDS = 1.0
 
 
-def listen(port: int) -> tuple[list[socket.socket], str]:
+def _listen(port: int) -> tuple[list[socket.socket], str]:
     """The sockets of both hosts on one port, and the outlet's host."""
-    for _ in range(_PORT_TRIES):
-        shop = _bind(SHOP_HOST, port)
-        try:
-            outlet = _bind(_OUTLET_HOST, shop.getsockname()[1])
-        except _CannotBind as error:
-            if not error.taken:
-                return [shop], _OUTLET_NAME
-            shop.close()
-            if port:
-                raise
-        else:
-            return [shop, outlet], _OUTLET_HOST
-    raise InvalidSetting("No port is free on both addresses of the shop.", remedy="Name a free one with `port`.")
-
-
-class _CannotBind(InvalidSetting):
-    remedy = "Choose another port, or 0 for any that is free."
-
-    def __init__(self, host: str, port: int, error: OSError) -> None:
-        super().__init__(f"The shop cannot open {host}:{port}: {error.strerror}.")
-        self.taken = error.errno == errno.EADDRINUSE
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise _CannotBind(host, port, error) from error
-    listener.listen(512)
-    return listener
-
-
-class Visit(msgspec.Struct, frozen=True, kw_only=True):
-    """One request as the shop saw it: `at` and `ended` by the monotonic clock, `host` without its port."""
-
-    at: float
-    ended: float
-    host: str
-    path: str
-    status: int
-    peer: str
-    user_agent: str
+        return listen((SHOP_HOST, _OUTLET_HOST), port), _OUTLET_HOST
+    except CannotBind as error:
+        if error.taken:
+            raise
+        return listen((SHOP_HOST,), port), _OUTLET_NAME
 
 
 class RequestHandler:
@@ -92,7 +44,7 @@ class RequestHandler:
     ) -> None:
         self._shop, self._outlet, self._search = shop, outlet, search
         self._outlet_host = outlet_host
-        self._fastest, self._spread = latency[0], latency[1] - latency[0]
+        self._latency = latency
         self._visited: set[str] = set()
         self._not_found = not_found()
         self.visits: deque[Visit] = deque(maxlen=LOG_LENGTH)
@@ -115,7 +67,7 @@ class RequestHandler:
         return response
 
     async def _answer(self, request: web.BaseRequest, host: str, path: str) -> tuple[int, web.StreamResponse]:
-        latency = self._fastest + self._spread * (zlib.crc32(path.encode()) % 1000) / 1000
+        latency = latency_of(path, self._latency)
         if host != self._outlet_host:
             place, _, query = path.partition("?")
             found = self._search.answer(request.method, place, query, request.headers, await request.read())
@@ -178,12 +130,8 @@ class Shop:
         latency: tuple[float, float] = (0.002, 0.005),
         port: int = 0,
     ) -> None:
-        if not 0 <= latency[0] <= latency[1]:
-            raise InvalidSetting(f"Pages cannot take from {latency[0]} to {latency[1]} seconds.")
-        if not 0 <= port <= 65_535:
-            raise InvalidSetting(
-                f"There is no port {port}.", remedy="Choose one up to 65535, or 0 for any that is free."
-            )
+        check_latency(latency)
+        check_port(port)
         self._catalogue = make_catalogue(seed, per_category)
         products = [product for category in self._catalogue.categories for product in category.products]
         self._fault_plan = assign_faults(seed, products)
@@ -193,7 +141,7 @@ class Shop:
     @contextmanager
     def serving(self) -> Iterator[RunningShop]:
         """Serve the shop, with an empty log and every first visit still to come."""
-        sockets, outlet_host = listen(self._port)
+        sockets, outlet_host = _listen(self._port)
         port = sockets[0].getsockname()[1]
         url, outlet_url = f"http://{SHOP_HOST}:{port}", f"http://{outlet_host}:{port}"
         catalogue, fault_plan = self._catalogue, self._fault_plan
@@ -205,43 +153,5 @@ class Shop:
             latency=self._latency,
         )
         facts = gather_facts(catalogue, fault_plan, url, outlet_url)
-        with _run_server_thread(handler, sockets):
+        with serve_in_thread(handler.respond, sockets, name="shop"):
             yield RunningShop(url=url, outlet_url=outlet_url, facts=facts, visits=handler.visits)
-
-
-@contextmanager
-def _run_server_thread(handler: RequestHandler, sockets: Sequence[socket.socket]) -> Iterator[None]:
-    opened: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-    thread = threading.Thread(target=_run, args=(handler, sockets, opened), name="shop", daemon=True)
-    thread.start()
-    loop, closing = opened.result()
-    try:
-        yield
-    finally:
-        loop.call_soon_threadsafe(closing.set)
-        thread.join()
-
-
-def _run(
-    handler: RequestHandler,
-    sockets: Sequence[socket.socket],
-    opened: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]],
-) -> None:
-    async def serve() -> None:
-        from aiohttp import web
-
-        closing = asyncio.Event()
-        runner = web.ServerRunner(web.Server(handler.respond, access_log=None), shutdown_timeout=_SHUTDOWN_SECONDS)
-        await runner.setup()
-        for listener in sockets:
-            await web.SockSite(runner, listener).start()
-        opened.set_result((asyncio.get_running_loop(), closing))
-        await closing.wait()
-        await runner.cleanup()
-
-    try:
-        asyncio.run(serve())
-    except BaseException as error:
-        if opened.done():
-            raise
-        opened.set_exception(error)

@@ -15,6 +15,7 @@ import msgspec
 
 from shoal.errors import AttemptEnded, LedgerError, NotAllowed, Permanent, ShoalError, Transient, UsageError
 from shoal.export import export_run
+from shoal.export.coverage import CoverageRules, check_coverage, has_only_failures, summarize_warnings
 from shoal.fleet.collection.members import Member
 from shoal.fleet.pool_workers import PoolWorkers
 from shoal.fleet.process import (
@@ -54,8 +55,14 @@ class MemberOutcome(msgspec.Struct, frozen=True, kw_only=True):
     counts: Counts = Counts()
 
 
-async def member_outcome(ledger: Ledger, run: Run, max_dead: DeadLimit) -> MemberOutcome:
-    """Success: all items done or skipped, with records. Warning: dead items within `max_dead`, or no records."""
+async def member_outcome(
+    ledger: Ledger, run: Run, max_dead: DeadLimit, rules: CoverageRules, *, updates: bool = False
+) -> MemberOutcome:
+    """Success: all items done or skipped, with records; with `updates` also when nothing was new.
+
+    Warning: dead items within `max_dead`, no records, or fields that are empty in too many of them. Failed: more dead
+    items, or nothing but dead ones.
+    """
     counts = await ledger.reads.stats(run.id)
     if run.state is RunState.CANCELLED:
         return MemberOutcome(status=MemberStatus.FAILED, reason="its run was cancelled", counts=counts)
@@ -66,21 +73,23 @@ async def member_outcome(ledger: Ledger, run: Run, max_dead: DeadLimit) -> Membe
         groups = (await read_failures(ledger, run.id)).groups
         main = f": {groups[0].outcome}, {groups[0].display_text}" if groups else ""
         reason = f"{counts.dead} of {pluralize(counts.total, 'item')} dead{main}"
-        too_many = max_dead.exceeded(counts.dead, counts.wanted)
+        too_many = max_dead.exceeded(counts.dead, counts.wanted) or await has_only_failures(ledger, run.id, counts)
         return MemberOutcome(
             status=MemberStatus.FAILED if too_many else MemberStatus.WARNING, reason=reason, counts=counts
         )
-    if not counts.results:
+    if not counts.results and not updates:
         return MemberOutcome(status=MemberStatus.WARNING, reason="no records", counts=counts)
+    if empty := await check_coverage(ledger, run, rules):
+        return MemberOutcome(status=MemberStatus.WARNING, reason=summarize_warnings(empty, 2), counts=counts)
     return MemberOutcome(status=MemberStatus.SUCCESS, counts=counts)
 
 
 class MemberDefaults(msgspec.Struct, frozen=True, kw_only=True):
     """The options of all members; a member may have limits of its own.
 
-    `stop_timeout`: seconds from the first stop signal to SIGKILL. `pause`: seconds between two members of a group.
+    `stop_timeout`: seconds from the first stop signal to SIGKILL. `pause`: seconds after each member of a group.
     `foreground`: children write to the terminal instead of a log file. `output`: the folder that records are exported
-    to, None for no export.
+    to, None for no export. `coverage`: when fields are empty too often.
     """
 
     limits: ProcessLimits
@@ -90,6 +99,7 @@ class MemberDefaults(msgspec.Struct, frozen=True, kw_only=True):
     pause: float
     foreground: bool
     output: Path | None
+    coverage: CoverageRules
 
 
 class MemberRunner:
@@ -124,8 +134,10 @@ class MemberRunner:
             raise Permanent(member.broken)
         run = await self._ledger.runs.by_idempotency_key(idempotency_key)
         if run is not None and run.state is RunState.FINISHED:
-            outcome = await member_outcome(self._ledger, run, self._defaults.max_dead)
+            outcome = await self._read_outcome(member, run)
             if outcome.status is not MemberStatus.FAILED:  # the process that ran it died before it stored the report
+                if member.updates and self._defaults.output is not None:
+                    await self._process(member, idempotency_key, file, log, began)  # it writes its files again
                 return await self._export_and_report(member, outcome, run, file, 0.0)
             await self._ledger.steering.retry(run.id, _DEAD, by="shoal run")
         ended = await self._process(member, idempotency_key, file, log, began)
@@ -134,7 +146,7 @@ class MemberRunner:
             await asyncio.sleep(BUSY_SECONDS)
             ended = await self._process(member, idempotency_key, file, log, began)
         run = await self._ledger.runs.by_idempotency_key(idempotency_key)
-        outcome = await self._outcome(run, ended, file)
+        outcome = await self._outcome(member, run, ended, file)
         seconds = await self._seconds_since(began)
         log.info("member ended", status=outcome.status.value, seconds=round(seconds, 1))
         if outcome.status is MemberStatus.FAILED:
@@ -142,7 +154,7 @@ class MemberRunner:
         return await self._export_and_report(member, outcome, run, file, seconds)
 
     async def pause(self) -> None:
-        """Between two members of a group."""
+        """After a member of a group."""
         await asyncio.sleep(self._defaults.pause)
 
     def stop_now(self) -> None:
@@ -164,7 +176,8 @@ class MemberRunner:
         self, member: Member, outcome: MemberOutcome, run: Run | None, file: Path, seconds: float
     ) -> dict[str, Any]:
         """The report of a member that did not fail; its records are exported first."""
-        if self._defaults.output is not None and run is not None and outcome.counts.results:
+        own_files = member.updates
+        if self._defaults.output is not None and run is not None and outcome.counts.results and not own_files:
             path = self._defaults.output / member.section / member.title / f"{run.id}.jsonl"
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -178,7 +191,8 @@ class MemberRunner:
     async def _process(
         self, member: Member, idempotency_key: str, file: Path, log: Log, began: dt.datetime
     ) -> ProcessExit:
-        child = await self._start((*member_command(member), "--idempotency-key", idempotency_key), file)
+        command = member_command(member, self._defaults.output)
+        child = await self._start((*command, "--idempotency-key", idempotency_key), file)
         log.info("member started", pid=child.pid, log=str(file))
         self._running.add(child)
 
@@ -233,13 +247,17 @@ class MemberRunner:
             if (run := await self._ledger.runs.by_idempotency_key(idempotency_key)) is not None:
                 await PoolWorkers(self._ledger, run.id, since=began).mark_dead(child.pid)
 
-    async def _outcome(self, run: Run | None, ended: ProcessExit, file: Path) -> MemberOutcome:
+    async def _read_outcome(self, member: Member, run: Run) -> MemberOutcome:
+        defaults = self._defaults
+        return await member_outcome(self._ledger, run, defaults.max_dead, defaults.coverage, updates=member.updates)
+
+    async def _outcome(self, member: Member, run: Run | None, ended: ProcessExit, file: Path) -> MemberOutcome:
         exit_reason = ended.limit or _exit_text(ended.code)
         if run is None:
             return MemberOutcome(
                 status=MemberStatus.FAILED, reason=f"{exit_reason} before its run began{_last_log_line(file)}"
             )
-        outcome = await member_outcome(self._ledger, run, self._defaults.max_dead)
+        outcome = await self._read_outcome(member, run)
         if ended.limit is not None or run.state is not RunState.FINISHED:
             return msgspec.structs.replace(
                 outcome, status=MemberStatus.FAILED, reason=f"{exit_reason}; {outcome.reason}"
@@ -273,9 +291,10 @@ def idempotency_key_of(collection_run: str, key: str) -> str:
     return f"{COLLECTION_KEY_PREFIX}{collection_run} {key}"
 
 
-def member_command(member: Member) -> tuple[str, ...]:
-    """The arguments of `shoal` that run this member alone."""
-    return ("run", str(member.path), "--name", member.name)
+def member_command(member: Member, output: Path | None = None) -> tuple[str, ...]:
+    """The arguments of `shoal` that run this member alone. `output`: the folder for those that write their files."""
+    own_files = ("-o", f"{output}/") if member.updates and output is not None else ()
+    return ("run", str(member.path), "--name", member.name, *own_files)
 
 
 def _record(member: Member, outcome: MemberOutcome, run: Run | None, log: str, seconds: float) -> dict[str, Any]:
@@ -283,6 +302,7 @@ def _record(member: Member, outcome: MemberOutcome, run: Run | None, log: str, s
         "member": member.key,
         "status": outcome.status.value,
         "reason": outcome.reason,
+        "scraper": member.name,
         "run_id": None if run is None else run.id,
         "done": outcome.counts.done,
         "dead": outcome.counts.dead,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from shoal.define.yaml_scraper import SECTION_LABEL, SUFFIXES, YamlHeader, read_yaml_header, slug
+from shoal.define.yaml_scraper import DEFAULT_SCRAPER, SECTION_LABEL, SUFFIXES, YamlHeader, read_yaml_header, slug
 from shoal.errors import NotFound, ShoalError, UsageError
 
 TEMPLATES = {"template.yaml", "template.yml"}
@@ -28,7 +28,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     `key` is `section/title`, where the title is the name of its file; `name` is the scraper of its runs. `labels`: what
     `--where` chooses by. `group`: members of one group run one after another. `priority`: smaller goes first.
-    `timeout`, `stale`, `memory`: its own limits, None for the collection's. `broken`: why its file cannot be used.
+    `timeout`, `stale`, `memory`: its own limits, None for the collection's. `updates`: a run of it
+    stores only what is new, which may be nothing, and writes files of its own. `broken`: why its file cannot be used.
     """
 
     path: Path
@@ -41,6 +42,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     stale: float | None = None
     memory: int | None = None
+    updates: bool = False
     broken: str | None = None
 
     @property
@@ -110,8 +112,8 @@ def discover(folder: Path) -> list[Member]:
 
 
 def plan_members(members: Iterable[Member], member_filter: MemberFilter) -> CollectionPlan:
-    """The chosen members in the order they start: by priority, then by name. Raises UsageError when none is chosen."""
-    all_members = sorted(members, key=lambda member: (member.priority, member.key))
+    """The chosen members in the order they start: by priority, then as on disk. Raises UsageError if none is chosen."""
+    all_members = sorted(members, key=lambda member: member.priority)
     grouped = [_with_group(member, all_members) for member in all_members]
     chosen = [member for member in grouped if member_filter.matches(member)]
     if not chosen:
@@ -230,6 +232,7 @@ def _from_header(header: YamlHeader, title: str) -> Member:
         timeout=header.timeout,
         stale=header.stale,
         memory=header.memory,
+        updates=header.scraper == DEFAULT_SCRAPER,
     )
 
 

@@ -20,7 +20,7 @@ from shoal.fleet.collection.members import CollectionPlan, Member
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState, NewItem
 from shoal.model.log import Log
-from shoal.model.run import COLLECTION_SCRAPER_PREFIX, Run
+from shoal.model.run import COLLECTION_SCRAPER_PREFIX, Run, RunState
 from shoal.model.views import Counts, ItemView
 
 STAGE = "member"
@@ -36,10 +36,9 @@ def collection_scraper(
     scraper = Scraper(COLLECTION_SCRAPER_PREFIX + name, robots=False)
     members = {member.key: member for member in [*all_members, *chosen.members]}
 
-    followed = {member.key for group in chosen.groups.values() for member in group[:-1]}
-
     async def pause_after(member: Member) -> None:
-        if member.key in followed:
+        # After the last member too: a second try of the group, or the next run, may begin at once.
+        if member.group is not None:
             await member_runner.pause()
 
     @scraper.stage(name=STAGE, ordered=True, lane=_group, timeout=MAX_TIMEOUT_SECONDS, retries=retries)
@@ -70,12 +69,16 @@ def _group(new: NewItem) -> str | None:
 
 
 class MemberReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`status`: success, warning, failed, or `not run` for one that has not started or not ended."""
+    """`status`: success, warning, failed, or `not run` for one that has not started or not ended.
+
+    `scraper`: the name of its runs.
+    """
 
     member: str
     group: str | None
     status: str
     reason: str
+    scraper: str | None = None
     run_id: str | None = None
     done: int = 0
     dead: int = 0
@@ -167,8 +170,7 @@ async def _report(ledger: Ledger, run: Run, item: ItemView, record: str | None) 
     group = (item.payload or {}).get("group")
     if record is not None:
         return msgspec.convert({**msgspec.json.decode(record), "group": group}, MemberReport)
-    begun = item.tries or item.rescues or (item.state is not ItemState.READY and item.state is not ItemState.WAITING)
-    own = await ledger.runs.by_idempotency_key(idempotency_key_of(run.id, key)) if begun else None
+    own = await ledger.runs.by_idempotency_key(idempotency_key_of(run.id, key))
     counts = Counts() if own is None else await ledger.reads.stats(own.id)
     failed = item.state is ItemState.DEAD
     attempts = await ledger.reads.attempts(run.id, item.id) if failed else []
@@ -179,7 +181,8 @@ async def _report(ledger: Ledger, run: Run, item: ItemView, record: str | None) 
         member=key,
         group=group,
         status=MemberStatus.FAILED.value if failed else NOT_RUN,
-        reason=item.error or ("" if failed else item.state.value),
+        reason=item.error or ("" if failed else _not_ended_reason(run, item, own, counts)),
+        scraper=None if own is None else own.scraper,
         run_id=None if own is None else own.id,
         done=counts.done,
         dead=counts.dead,
@@ -188,6 +191,15 @@ async def _report(ledger: Ledger, run: Run, item: ItemView, record: str | None) 
         seconds=None if seconds is None else round(seconds, 1),
         log=detail.get("log"),
     )
+
+
+def _not_ended_reason(run: Run, item: ItemView, own: Run | None, counts: Counts) -> str:
+    """Why a member has no outcome: it runs, it was interrupted, or it has not begun."""
+    if item.state is ItemState.LEASED:
+        return "running" if run.state is RunState.ACTIVE else "interrupted"
+    if own is None or item.state is ItemState.CANCELLED:
+        return "not started" if own is None else item.state.value
+    return f"interrupted, {counts.remaining} of {counts.total} items left"
 
 
 async def _records(ledger: Ledger, run: Run) -> dict[int, str]:

@@ -7,10 +7,22 @@ functions of a database. A test compares the fingerprint below with the one in t
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from functools import cache
+from typing import Literal
 
-from shoal.errors import LedgerError
+from shoal.errors import InvalidScraper, LedgerError, LedgerUnreachable
 from shoal.ledger.postgres.database import PostgresDatabase
-from shoal.ledger.schema import check_version, load_migrations, load_scripts, refuse_newer
+from shoal.ledger.schema import (
+    SqlView,
+    are_views_current,
+    check_version,
+    load_migrations,
+    load_scripts,
+    pending_migrations,
+    refuse_newer,
+    view_mark,
+)
 
 
 def migrations() -> list[tuple[int, str, str]]:
@@ -25,6 +37,7 @@ def functions_fingerprint() -> str:
     return hashlib.sha256("\n".join(functions()).encode()).hexdigest()[:16]
 
 
+@cache
 def code_version() -> int:
     return migrations()[-1][0]
 
@@ -39,11 +52,19 @@ class PostgresSchema:
         version: int | None = await self._db.value("select max(version) from shoal.migration")
         return version
 
+    @property
+    def known_version(self) -> int:
+        return code_version()
+
+    async def pending(self) -> list[str]:
+        return pending_migrations(migrations(), await self.version())
+
     async def migrate(self) -> tuple[int, int]:
         before = await self.version() or 0
         refuse_newer(before, code_version())
         if before == code_version():
             return before, before  # without needing any right to change the schema
+        await self._require_utf8()
         # The lock is tied to the transaction: two machines may migrate at once, the second finds nothing to do.
         steps = [
             "select pg_advisory_xact_lock(21320, 0)",
@@ -63,6 +84,47 @@ class PostgresSchema:
             raise
         return before, code_version()
 
+    @property
+    def dialect(self) -> Literal["postgres"]:
+        return "postgres"
+
+    async def put_views(self, views: Sequence[SqlView]) -> bool:
+        names = [view.name for view in views]
+        # Not the ledger's own schema, which is the default of a user of the name `shoal`.
+        schema = await self._db.value(
+            "select (select s.name from unnest(current_schemas(false)) with ordinality as s(name, n) "
+            "where s.name <> 'shoal' order by s.n limit 1)::text"
+        )
+        if schema is None:
+            raise InvalidScraper(
+                "Its views cannot be created: the search_path of the database has no schema but Shoal's own.",
+                remedy="Add one to the search_path, such as public.",
+            )
+        rows = await self._db.fetch(
+            "select n.name, coalesce(obj_description(c.oid, 'pg_class'), '') as description "
+            "from unnest($1::text[]) as n(name) join pg_class c "
+            "on c.oid in (to_regclass(quote_ident(n.name)), to_regclass(format('%I.%I', $2::text, n.name))) "
+            "where not (c.relnamespace = 'shoal'::regnamespace and c.relkind = 'v')",
+            names,
+            schema,
+        )
+        found = {row["name"]: row["description"] for row in rows}
+        if are_views_current(views, found):
+            return False
+        steps = ["select pg_advisory_xact_lock(21320, 1)"]
+        place = '"' + schema.replace('"', '""') + '"'
+        steps += [f'drop view if exists {place}."{name}"' for name in reversed(names) if name in found]
+        for view in views:
+            steps.append(f'create or replace view {place}."{view.name}" as {view.select}')
+            steps.append(f"""comment on view {place}."{view.name}" is '{view_mark(views)}'""")
+        try:
+            await self._db.script(steps)
+        except LedgerUnreachable:
+            raise
+        except LedgerError as error:
+            raise InvalidScraper(f"Its views cannot be created: {error.message}") from error
+        return True
+
     async def require_current(self) -> None:
         check_version(await self.version(), code_version(), self._db.display_url)
         isolation = await self._db.value("show default_transaction_isolation")
@@ -70,4 +132,14 @@ class PostgresSchema:
             raise LedgerError(
                 f"{self._db.display_url} has the default isolation level {isolation}; Shoal needs read committed.",
                 remedy="Reset default_transaction_isolation for this database and user.",
+            )
+        await self._require_utf8()
+
+    async def _require_utf8(self) -> None:
+        """Records and URLs are Unicode; queries compare with characters that other encodings lack."""
+        encoding = await self._db.value("show server_encoding")
+        if encoding != "UTF8":
+            raise LedgerError(
+                f"The database {self._db.display_url} has the encoding {encoding}; Shoal needs UTF8.",
+                remedy="Create another one: `createdb --encoding=UTF8 --template=template0 NAME`.",
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from shoal.ledger.catalog import Catalog
 from shoal.ledger.exits import FORGET_SECONDS
@@ -19,13 +19,17 @@ from shoal.ledger.upkeep import BaseUpkeep, UpkeepRound
 from shoal.model.history import HOURS_KEPT_SECONDS, MINUTES_KEPT_SECONDS
 from shoal.model.views import UpkeepReport
 
-REAP_SECONDS = 1.0
-FOLD_SECONDS = 1.0
-LANES_SECONDS = 5.0
-TIDY_SECONDS = 60.0
 BULK_SECONDS = 1.0
-FAILURES_SECONDS = 1.0
-SLOW_LANES_SECONDS = 10.0
+INTERVALS = {
+    "reap": 1.0,
+    "fold": 1.0,
+    "lanes": 5.0,
+    "sample": SAMPLE_SECONDS,
+    "tidy": 60.0,
+    "bulk": BULK_SECONDS,
+    "failures": 1.0,
+    "slow_lanes": 10.0,
+}
 SWEEP_BATCH = 1_000
 FOLD_BATCH = 10_000
 TIDY_BATCH = 10_000
@@ -65,29 +69,32 @@ class PostgresUpkeep(BaseUpkeep):
     async def run_once(self) -> UpkeepReport:
         round_ = UpkeepRound(self._left)
         promoted = await self._promote_due(round_)
+        # One question for all tasks: of many workers, most have nothing to do.
+        asked = list(INTERVALS), list(INTERVALS.values())
+        due = {row["name"] for row in await self._db.fetch(self._sql["ticks_due"], *asked)}
         lost: list[str] = []
         rescued = quarantined = 0
-        if await self._due(round_, "reap", REAP_SECONDS):
+        if await self._is_due(round_, "reap", due):
             lost = await self._db.value(self._sql["declare_lost"], [])
             rescued, quarantined = await self._rescue(round_)
-        if await self._due(round_, "fold", FOLD_SECONDS):
+        if await self._is_due(round_, "fold", due):
             await self._fold_counts(round_)
         finished = await self._db.try_row(self._sql["finish_runs"])
-        if await self._due(round_, "lanes", LANES_SECONDS):
+        if await self._is_due(round_, "lanes", due):
             await update_idle_runs(self._db, self._sql)
             await self._sweep_lanes(round_)
         for run_id in () if finished is None else finished[0]:
             await self._sampler.sample(run_id)
-        if await self._due(round_, "sample", SAMPLE_SECONDS):
+        if await self._is_due(round_, "sample", due):
             await self._sampler.sample_open_runs(lambda: round_.has_time_for("sample"))
-        if await self._due(round_, "tidy", TIDY_SECONDS):
+        if await self._is_due(round_, "tidy", due):
             await self._tidy(round_)
-        if await self._due(round_, "bulk", BULK_SECONDS):
+        if await self._is_due(round_, "bulk", due):
             until = time.monotonic() + BULK_SECONDS * BULK_SHARE
             await self._bulk.resume_unfinished(lambda: time.monotonic() < until)
-        if await self._due(round_, "failures", FAILURES_SECONDS):
+        if await self._is_due(round_, "failures", due):
             await self._failures.group_all(lambda: round_.has_time_for("failures"))
-        if await self._due(round_, "slow_lanes", SLOW_LANES_SECONDS):
+        if await self._is_due(round_, "slow_lanes", due):
             await self._lanes.rank()
         self._left = round_.left
         return UpkeepReport(
@@ -107,12 +114,11 @@ class PostgresUpkeep(BaseUpkeep):
     async def wait(self, seconds: float) -> None:
         await self._db.wait_for_notification(seconds)
 
-    async def _due(self, round_: UpkeepRound, name: str, every: float) -> bool:
+    async def _is_due(self, round_: UpkeepRound, name: str, due: Collection[str]) -> bool:
         """Whether the task is due and no other worker does it, or our last round left it unfinished."""
         if round_.was_unfinished(name):
             return True
-        due: bool = await self._db.value(self._sql["tick_due"], name, every)
-        return due
+        return name in due and bool(await self._db.value(self._sql["tick_due"], name, INTERVALS[name]))
 
     async def _promote_due(self, round_: UpkeepRound) -> int:
         promoted = 0

@@ -7,12 +7,6 @@ on conflict (id) do nothing
 -- name: worker_no
 select w.no from shoal.worker w where w.id = $1
 
--- name: heartbeat
-update shoal.worker set heartbeat_at = shoal.clock(), report = coalesce($2, report),
-    reported_at = case when $2 is null then reported_at else shoal.clock() end
-where id = $1 and state in ('live', 'draining')
-returning state, (select coalesce(max(s.version), 0) from shoal.setting s) as settings_version
-
 -- name: register_worker_pool
 insert into shoal.worker_pool (id, scraper, run_id, node, pid, process, logs, started_by, wanted, started_at, seen_at)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, shoal.clock(), shoal.clock())

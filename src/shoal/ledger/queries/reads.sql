@@ -17,6 +17,16 @@ select q.stage, q.partition, q.ready, q.waiting, q.delayed, q.leased, q.done, q.
        q.results, q.duplicates, q.new_records, q.changed_records, q.unchanged_records, q.dropped_records
 from shoal.queue_depth q where q.run_id = $1 order by q.stage, q.partition
 
+-- name: author_counts
+select c.name, cast(sum(c.number) as bigint) as number
+from shoal.author_count c where c.run = $1 group by c.name order by c.name limit 200
+
+-- name: stages_elsewhere
+-- The stages of this name in other runs of the same scraper, the newest first.
+select g.id from shoal.run r join shoal.stage g on g.run = r.no and g.name = $2
+where r.scraper = (select o.scraper from shoal.run o where o.no = $1) and r.no <> $1 and r.state <> 'removed'
+order by r.no desc
+
 -- name: item_by_key
 select i.id from shoal.item i where i.stage = $1 and i.key_hash = $2
 

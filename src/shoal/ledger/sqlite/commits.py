@@ -199,6 +199,7 @@ def _move(
         tx.run("commit_attempts", tx.now, worker)
         tx.run("commit_delayed", tx.now)
         tx.run("commit_waiting", tx.now)
+        tx.run("commit_author_counts", worker)
     if summary.laned:
         tx.run("commit_lanes", tx.now)
         tx.run("commit_touch")

@@ -159,8 +159,8 @@ def purge(tx: Transaction, no: int) -> int:
     if deleted := tx.run("purge_lanes", no, STEP) or tx.run("purge_changes", no, STEP):
         return deleted
     for what in (
-        *("counts", "minutes", "activity", "states", "failure_minutes", "failures", "slow_lanes", "dead_letters"),
-        *("queues", "stages", "notes", "run"),
+        *("counts", "minutes", "activity", "author_counts", "states", "failure_minutes", "failures", "slow_lanes"),
+        *("dead_letters", "queues", "stages", "notes", "run"),
     ):
         tx.run(f"forget_{what}", no)
     return 0
@@ -186,6 +186,7 @@ def truncate_if_only_run(tx: Transaction, no: int) -> None:
         "failure_minute",
         "slow_lane",
         "run_activity",
+        "author_count",
         "run_state",
     ):
         tx.run(f"empty_{table}")

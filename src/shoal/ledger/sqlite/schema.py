@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import cache
+from typing import Literal
 
-from shoal.ledger.schema import check_version, load_migrations, refuse_newer
+from shoal.errors import InvalidScraper
+from shoal.ledger.schema import (
+    SqlView,
+    are_views_current,
+    check_version,
+    load_migrations,
+    pending_migrations,
+    refuse_newer,
+    view_mark,
+)
 from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.errors import APPLICATION_ID
 
@@ -36,6 +46,13 @@ class SqliteSchema:
     async def version(self) -> int | None:
         return await self._db.read(_version) or None
 
+    @property
+    def known_version(self) -> int:
+        return code_version()
+
+    async def pending(self) -> list[str]:
+        return pending_migrations(migrations(), await self.version())
+
     async def migrate(self) -> tuple[int, int]:
         found = await self.version() or 0
         refuse_newer(found, code_version())
@@ -44,8 +61,41 @@ class SqliteSchema:
         # The version is read again under the write lock: of two processes, the second finds nothing to do.
         return await self._db.change_schema(_migrate), code_version()
 
+    @property
+    def dialect(self) -> Literal["sqlite"]:
+        return "sqlite"
+
+    async def put_views(self, views: Sequence[SqlView]) -> bool:
+        if await self._db.read(lambda connection: are_views_current(views, _find_views(connection, views))):
+            return False
+        return await self._db.change_schema(lambda connection: _put_views(connection, views))
+
     async def require_current(self) -> None:
         check_version(await self.version(), code_version(), self._db.display_url)
+
+
+def _find_views(connection: sqlite3.Connection, views: Sequence[SqlView]) -> dict[str, str]:
+    names = {view.name for view in views}
+    rows = connection.execute("select name, coalesce(sql, '') from sqlite_schema").fetchall()
+    return {name: text for name, text in rows if name in names}
+
+
+def _put_views(connection: sqlite3.Connection, views: Sequence[SqlView]) -> bool:
+    """Their mark is a comment in their text, which SQLite keeps."""
+    found = _find_views(connection, views)
+    if are_views_current(views, found):
+        return False  # another process was faster
+    for view in reversed(views):
+        if view.name in found:
+            connection.execute(f'drop view "{view.name}"')
+    for view in views:
+        connection.execute(f'create view "{view.name}" as /* {view_mark(views)} */ {view.select}')
+    for view in views:
+        try:
+            connection.execute(f'select * from "{view.name}" limit 0')  # SQLite checks a select when it is used
+        except sqlite3.OperationalError as error:
+            raise InvalidScraper(f"Its view {view.name} cannot be created: {error}.") from error
+    return True
 
 
 def _version(connection: sqlite3.Connection) -> int:

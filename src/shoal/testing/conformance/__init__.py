@@ -27,6 +27,7 @@ from shoal.testing.conformance.replay import ReplayConformance
 from shoal.testing.conformance.runs import RunsConformance
 from shoal.testing.conformance.sessions import SessionsConformance
 from shoal.testing.conformance.steering import LocksConformance, SteeringConformance
+from shoal.testing.conformance.views import ViewsConformance
 
 
 class LedgerConformance(
@@ -54,6 +55,7 @@ class LedgerConformance(
     SessionsConformance,
     WorkerPoolsConformance,
     AccessConformance,
+    ViewsConformance,
 ):
     """The whole contract."""
 

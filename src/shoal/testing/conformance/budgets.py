@@ -14,6 +14,7 @@ from shoal.model.egress import (
     BudgetKey,
     BudgetPolicy,
     BudgetView,
+    ExitSpec,
     GrantRequest,
     GrantUse,
 )
@@ -284,6 +285,26 @@ class BudgetConformance:
         assert (shown.left, shown.free) == (80, 80)
         assert shown.reset_seconds is not None
         assert 3_595 < shown.reset_seconds <= 3_600
+
+    async def test_the_total_of_a_pool_is_what_can_be_used_now(self, harness: LedgerHarness) -> None:
+        tokens = [ExitSpec(key, f"TOKEN_{key}") for key in ("t1", "t2", "t3")]
+        worker = await harness.worker(lease_seconds=3_600)
+        await harness.ledger.exits.register(worker, "github", "tokens", tokens)
+        for token in tokens:
+            await take(harness, 10, key=token.key)
+
+        async def total() -> list[tuple[str, int]]:
+            (pool,) = await harness.ledger.exits.pools()
+            return [(budget.resource, budget.capacity) for budget in pool.budgets]
+
+        assert await total() == [("core", 300)]
+        await harness.ledger.exits.ban("github", "t1", None, "401")
+        await harness.ledger.exits.rest("github", "t2", 60)
+        assert await total() == [("core", 100)], "that of a banned or resting token cannot be spent"
+        await harness.ledger.exits.ban("github", "t3", None, "401")
+        assert await total() == []
+        await harness.ledger.exits.free("github", "t1")
+        assert await total() == [("core", 100)]
 
     async def test_old_rows_are_removed(self, harness: LedgerHarness) -> None:
         await take(harness, 5)

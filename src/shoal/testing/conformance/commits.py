@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from shoal.errors import InvalidItem, InvalidRecord, UnknownStage, UsageError
-from shoal.model.item import ItemState, Lease, NewItem
+from shoal.model.item import ClaimedItem, ItemState, Lease, NewItem
 from shoal.model.lane import LanePolicy
 from shoal.model.outcome import DONE, FinishedAttempt
 from shoal.model.views import ItemFilter
@@ -30,6 +31,28 @@ class CommitsConformance:
         assert (follow_up.state.value, follow_up.parent) == ("ready", claimed.item)
         counts = await harness.ledger.reads.stats(run.id)
         assert (counts.done, counts.ready, counts.results) == (1, 2, 2)
+        await harness.check()
+
+    async def test_what_handlers_count_is_summed_up_once(self, harness: LedgerHarness) -> None:  # S3.14
+        run = await harness.run()
+        other = await harness.run()
+        await harness.put(run, "a", "b", "c")
+        first, second = await harness.worker(), await harness.worker()
+        a, b, c = await harness.claim(first, 3)
+
+        def counted(claimed: ClaimedItem, **numbers: int) -> FinishedAttempt:
+            return msgspec.structs.replace(done(claimed), detail={"counters": numbers})
+
+        await harness.commit(first, counted(a, accepted=3, rejected=1))
+        again = await harness.commit(first, counted(a, accepted=3, rejected=1))
+        assert again.repeated == (a.item,)
+        failed = msgspec.structs.replace(retry(b), detail={"counters": {"accepted": 100}})
+        await harness.commit(first, failed, counted(c, accepted=4))
+        await harness.advance_clock(60)
+        (b_again,) = await harness.claim(second)
+        await harness.commit(second, counted(b_again, accepted=2))
+        assert await harness.ledger.reads.author_counts(run.id) == {"accepted": 9, "rejected": 1}
+        assert await harness.ledger.reads.author_counts(other.id) == {}
         await harness.check()
 
     async def test_the_same_key_moves_through_stages(self, harness: LedgerHarness) -> None:  # S0.4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.errors import InvalidSetting, NotFound
-from shoal.model.item import NewItem
+from shoal.model.item import ClaimedItem, NewItem
 from shoal.model.lane import LanePolicy
 from shoal.model.run import RunSpec, StageSpec
 from shoal.model.worker import Scope
@@ -292,6 +292,18 @@ class LanesConformance:
         assert await harness.claim_keys(worker) == ["d"]
         await harness.check()
 
+    async def test_a_lowered_limit_holds_for_items_that_were_admitted_before(self, harness: LedgerHarness) -> None:
+        run = await harness.run(lane=LanePolicy(limit=5))
+        await harness.put(run, *"abcdefg", lane="host")
+        worker = await harness.worker(lease_seconds=3600)
+        (a,) = await harness.claim(worker, 1)
+        await harness.ledger.lanes.set("host", limit=2, by="me")
+        claimed = await _claim_what_may_start(harness, worker)
+        assert [item.name for item in claimed] == ["b"], "with the one that is out, these are two"
+        await harness.finish(worker, [a, *claimed])
+        assert [item.name for item in await _claim_what_may_start(harness, worker)] == ["c", "d"]
+        await harness.check()
+
     async def test_a_delay_can_be_given_to_a_lane_that_had_none(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=5))
         await harness.put(run, *"abcdefg", lane="host")
@@ -453,3 +465,12 @@ class LanesConformance:
                 await call
         with pytest.raises(NotFound):
             await harness.ledger.lanes.get("host")
+
+
+async def _claim_what_may_start(harness: LedgerHarness, worker: str) -> list[ClaimedItem]:
+    """Claims and upkeep in turn, as a worker does, until nothing more may start."""
+    found: list[ClaimedItem] = []
+    for _ in range(3):
+        found += await harness.claim(worker)
+        await harness.ledger.upkeep.run_once()
+    return found

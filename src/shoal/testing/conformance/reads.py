@@ -15,6 +15,7 @@ from shoal.model.item import ItemState
 from shoal.model.lane import LanePolicy
 from shoal.model.outcome import AttemptDecision, DecisionKind, FinishedAttempt, OutcomeClass
 from shoal.model.run import Run
+from shoal.model.url_key import key_hash
 from shoal.model.views import ItemFilter, ItemView
 from shoal.model.worker import Scope, WorkerReport, WorkerState
 from shoal.testing.harness import LedgerHarness, dead, done, retry, skipped, throttled
@@ -41,6 +42,33 @@ class ReadsConformance:
         assert await harness.ledger.reads.stats(run.id) == counts, "folding the counts changes nothing"
         with pytest.raises(UnknownStage):
             await harness.ledger.reads.stats(run.id, stage="nope")
+
+    async def test_what_other_runs_of_the_scraper_have_finished(self, harness: LedgerHarness) -> None:  # S2.7
+        ledger, worker = harness.ledger, await harness.worker()
+        first = await harness.run("list", "page")
+        await harness.put(first, "done", "left out", "bad", "never begun", stage="page")
+        await harness.put(first, "listed")
+        claimed = {item.key: item for _ in range(2) for item in await harness.claim(worker)}
+        await harness.commit(worker, done(claimed["done"]), skipped(claimed["left out"]), dead(claimed["bad"]))
+        await harness.commit(worker, done(claimed["listed"]))
+        foreign = await harness.run("list", "page", scraper="other")
+        await harness.put(foreign, "of another scraper", stage="page")
+        await harness.finish(worker, await harness.claim(worker))
+        keys = ["done", "left out", "bad", "never begun", "listed", "of another scraper", "unknown"]
+        hashes = {key_hash(key): key for key in keys}
+
+        async def finished(run: Run, stage: str) -> set[str]:
+            return {hashes[found] for found in await ledger.reads.finished_elsewhere(run.id, stage, list(hashes))}
+
+        assert await finished(first, "page") == set(), "its own items are no news to it"
+        second = await harness.run("list", "page")
+        assert await finished(second, "page") == {"done", "left out"}
+        assert await finished(second, "list") == {"listed"}
+        assert await finished(second, "nope") == set()
+        assert await ledger.reads.finished_elsewhere(second.id, "page", []) == set()
+        for _ in range(60):
+            await harness.run("list", "page")
+        assert await finished(second, "page") == {"done", "left out"}, "behind many runs too"
 
     async def test_progress_by_partition_and_by_worker(self, harness: LedgerHarness) -> None:  # S0.17, S4.17
         run = await harness.run()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+from typing import Any
 
+import msgspec
 import pytest
 
 from shoal.errors import InvalidItem, InvalidSetting
@@ -108,6 +110,22 @@ class SteeringConformance:
         assert (view.state.value, view.error) == ("cancelled", "Cancelled by me.")
         assert await harness.ledger.steering.retry(run.id, ItemFilter(states=(ItemState.CANCELLED,))) == 5
         assert sorted(await harness.claim_keys(worker)) == ["l1", "later", "ready"]
+        await harness.check()
+
+    async def test_an_item_that_is_listed_twice_is_cancelled_once(self, harness: LedgerHarness) -> None:
+        """It moved while the items were read: it was ready in one table and leased in the next."""
+        run = await harness.run()
+        await harness.put(run, "a", "b")
+        steering, read = harness.ledger.steering, harness.ledger.reads.items
+
+        async def read_twice(*args: Any, **options: Any) -> Any:
+            page = await read(*args, **options)
+            return msgspec.structs.replace(page, rows=[*page.rows, *page.rows])
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(harness.ledger.reads, "items", read_twice)
+            assert await steering.cancel(run.id, ItemFilter()) == 2
+        assert (await harness.ledger.reads.stats(run.id)).cancelled == 2
         await harness.check()
 
     async def test_cancelling_an_item_admits_the_next_of_its_lane(self, harness: LedgerHarness) -> None:

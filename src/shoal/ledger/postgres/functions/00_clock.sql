@@ -11,6 +11,10 @@ language sql immutable as 'select pg_catalog.make_interval(secs => n)';
 create or replace function shoal.lock_runs_shared(runs int[]) returns void
 language plpgsql as $$
 begin
+    if cardinality(runs) = 1 then
+        perform pg_catalog.pg_advisory_xact_lock_shared(21320, runs[1]);
+        return;
+    end if;
     perform pg_catalog.pg_advisory_xact_lock_shared(21320, r.no)
     from (select distinct u.no from unnest(runs) as u(no) order by u.no) as r;
 end $$;

@@ -11,8 +11,8 @@
 -- A row whose lane was paused or blocked after it became ready is not leased; it goes to `delayed`, keeps its slot, and
 -- is returned with deferred = true so that the caller claims again. There are never more of these than the lane's
 -- limit. The same happens to a row whose lane may not start soon, because others have reserved starts since, or because
--- too many became ready before the lane had a delay. A claim locks no lane: the worker that holds the lease reserves a
--- start.
+-- too many became ready before the lane had a delay, or before its limit was lowered. A claim locks no lane: the worker
+-- that holds the lease reserves a start.
 create or replace function shoal.claim(
     worker_no int, claim int, queues int[], after_priority int[], after_item bigint[], most_of_each int[], most int)
 returns table (
@@ -75,6 +75,7 @@ begin
                     when l.delay_max > 0 and shoal.lane_due(l, t) > t
                     then least(shoal.lane_due(l, t), t + interval '10 seconds')
                     when l.delay_max > 0 and l.unstarted > shoal.lane_ahead(l) then t
+                    when shoal.is_overfull(l) then t
                end as due
         from gone g join shoal.queue k on k.id = g.queue left join shoal.lane l on l.id = g.lane
     ),
@@ -173,15 +174,22 @@ begin
     return coalesce(held, '{}');
 end $$;
 
+-- Whether a lane has admitted more than its limit, because that was lowered since.
+create or replace function shoal.is_overfull(l shoal.lane) returns boolean
+language sql immutable as $$
+    select l.taken + l.slots_granted > l.max_active
+$$;
+
 -- Whether a delayed item that is due returns to `waiting` instead of `ready`.
 create or replace function shoal.loses_slot(slotted boolean, l shoal.lane, run_state text) returns boolean
 language sql immutable as $$
-    select not slotted or (l.run = 0 and run_state <> 'active') or (l.delay_max > 0 and l.unstarted > shoal.lane_ahead(l))
+    select not slotted or (l.run = 0 and run_state <> 'active')
+        or (l.delay_max > 0 and l.unstarted > shoal.lane_ahead(l)) or shoal.is_overfull(l)
 $$;
 
 -- Move items that are due, at most `most`: to ready if they have a slot or no lane, otherwise to waiting. A paused run
--- loses its slots in shared lanes. So do items of a lane with a delay that has too many unstarted items admitted, from
--- before it had a delay: they are admitted again in order.
+-- loses its slots in shared lanes. So do items of a lane that has too many unstarted items admitted, from before it had
+-- a delay or a lower limit: they are admitted again in order.
 --
 -- waits: wait for locked lanes as long as lock_timeout allows; otherwise the items of those lanes are skipped.
 create or replace function shoal.promote_due(most int, waits boolean) returns int

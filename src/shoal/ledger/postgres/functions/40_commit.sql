@@ -44,7 +44,9 @@ begin
     select array_agg(distinct s.lane) into lanes
     from shoal.lease s where s.item = any (items) and s.lane is not null;
     lanes := lanes || new_lanes;
-    perform shoal.lock_lanes(lanes);
+    if lanes is not null then
+        perform shoal.lock_lanes(lanes);
+    end if;
     t := shoal.clock();
 
     if kinds is null then
@@ -152,6 +154,13 @@ begin
             ) n
             where l.id = n.lane
         ),
+        counted as (
+            insert into shoal.author_count as c (run, worker, name, number)
+            select j.run, worker_no, n.key, sum(n.value::bigint)
+            from classified j cross join lateral json_each_text(j.detail -> 'counters') as n(key, value)
+            where j.kind = 'done' group by j.run, n.key
+            on conflict (run, worker, name) do update set number = c.number + excluded.number
+        ),
         delta as (
             insert into shoal.count_delta
                 (at, queue, worker, leased, done, dead, skipped, delayed, waiting, retried, throttled, seconds,
@@ -203,7 +212,9 @@ begin
         from shoal.intake(t, f_queues, f_hashes, f_keys, f_urls, f_payloads, f_lane_ix, f_priorities, f_delays,
                           f_max_tries, f_requests, f_depths, f_parents, ended_items, new_lanes) i;
     end if;
-    perform shoal.admit(lanes, t);
+    if lanes is not null then
+        perform shoal.admit(lanes, t);
+    end if;
     if enqueued > 0 then
         perform shoal.wake();
     end if;

@@ -680,6 +680,7 @@ begin
     delete from shoal.failure_group g where g.run = run_no;
     delete from shoal.slow_lane l where l.run = run_no;
     delete from shoal.run_activity a where a.run = run_no;
+    delete from shoal.author_count c where c.run = run_no;
     delete from shoal.run_state s where s.run = run_no;
     delete from shoal.dead_letter x where x.run = run_no;
     delete from shoal.queue k where k.run = run_no;
@@ -778,7 +779,8 @@ begin
     end if;
     truncate shoal.item, shoal.ready, shoal.waiting, shoal.delayed, shoal.lease, shoal.outcome, shoal.attempt,
              shoal.result, shoal.result_change, shoal.count_delta, shoal.queue_count, shoal.minute_count,
-             shoal.failure_group, shoal.failure_minute, shoal.slow_lane, shoal.run_activity, shoal.run_state;
+             shoal.failure_group, shoal.failure_minute, shoal.slow_lane, shoal.run_activity, shoal.author_count,
+             shoal.run_state;
     update shoal.lane l set taken = 0, unstarted = 0, waiting = 0 where l.taken <> 0 or l.waiting <> 0;
     return true;
 exception when lock_not_available or insufficient_privilege then

@@ -73,12 +73,62 @@ group by w.id, r.no, g.id order by done desc;
 create or replace view shoal.failed_items as
 select r.id as run_id, r.scraper, g.name as stage, o.item, coalesce(i.url, i.key) as url, o.outcome,
        o.error as error_message,
-       greatest(o.tries - 1, 0) as retry_count, o.ended_at as failed_at
+       greatest(o.tries - 1, 0) as retry_count, o.ended_at as failed_at, encode(i.key_hash, 'hex') as url_hash
 from shoal.outcome o
 join shoal.run r on r.no = o.run
 join shoal.item i on i.run = o.run and i.id = o.item
 join shoal.stage g on g.id = i.stage
 where o.state = 'dead';
+
+-- S1.20: the items as the table of an older URL queue. Each part has the run in it, so that a condition on run_id or
+-- status reaches the indexes; items are joined last, so that counts do not read them. Higher priorities first, as there.
+create or replace view shoal.url_work_queue as
+select q.item as id, q.run_id, q.scraper as scraper_name, coalesce(i.url, i.key) as url,
+       encode(i.key_hash, 'hex') as url_hash, -i.priority as priority, q.status, w.id as worker_id, q.claimed_at,
+       q.retry_count, coalesce(i.max_attempts, g.max_attempts, q.max_attempts) - 1 as max_retries,
+       coalesce(q.error, case when q.retry_count > 0 and q.status in ('pending', 'claimed') then
+           (select a.error from shoal.attempt a where a.run = q.run and a.item = q.item and a.error is not null
+            order by a.epoch desc limit 1) end) as error_message
+from (
+    select r.no as run, r.id as run_id, r.scraper, r.max_attempts, s.item, 'pending' as status, null::int as worker,
+           null::timestamptz as claimed_at, s.tries::int as retry_count, null::text as error
+    from shoal.run r join shoal.queue k on k.run = r.no join shoal.ready s on s.queue = k.id where r.state <> 'removed'
+    union all
+    select r.no, r.id, r.scraper, r.max_attempts, s.item, 'pending', null, null, s.tries, null
+    from shoal.run r join shoal.queue k on k.run = r.no join shoal.waiting s on s.queue = k.id where r.state <> 'removed'
+    union all
+    select r.no, r.id, r.scraper, r.max_attempts, s.item, 'pending', null, null, s.tries, null
+    from shoal.run r join shoal.queue k on k.run = r.no join shoal.delayed s on s.queue = k.id where r.state <> 'removed'
+    union all
+    select r.no, r.id, r.scraper, r.max_attempts, s.item, 'claimed', s.worker, s.claimed_at, s.tries, null
+    from shoal.run r join shoal.lease s on s.run = r.no where r.state <> 'removed'
+    union all
+    select r.no, r.id, r.scraper, r.max_attempts, o.item, 'completed', o.worker, o.claimed_at,
+           greatest(o.tries - 1, 0), null
+    from shoal.run r join shoal.outcome o on o.run = r.no where o.state = 'done' and r.state <> 'removed'
+    union all
+    select r.no, r.id, r.scraper, r.max_attempts, o.item, 'failed', o.worker, o.claimed_at, greatest(o.tries - 1, 0),
+           o.error
+    from shoal.run r join shoal.outcome o on o.run = r.no where o.state = 'dead' and r.state <> 'removed'
+    union all
+    select r.no, r.id, r.scraper, r.max_attempts, o.item, o.state, o.worker, o.claimed_at, greatest(o.tries - 1, 0),
+           o.error
+    from shoal.run r join shoal.outcome o on o.run = r.no
+    where o.state in ('skipped', 'cancelled') and r.state <> 'removed'
+) q
+left join shoal.item i on i.run = q.run and i.id = q.item
+left join shoal.stage g on g.id = i.stage
+left join shoal.worker w on w.no = q.worker;
+
+-- S1.12: the stored records, under run and url_hash.
+create or replace view shoal.url_results as
+select r.id as run_id, r.scraper as scraper_name, g.name as stage, coalesce(i.url, i.key) as url,
+       encode(i.key_hash, 'hex') as url_hash, x.n, x.record
+from shoal.run r
+join shoal.result x on x.run = r.no
+join shoal.item i on i.run = x.run and i.id = x.item
+join shoal.stage g on g.id = i.stage
+where r.state <> 'removed';
 
 -- S4.14: each run as a job: running, paused, completed, failed or idle, and how many workers have an item of it. A job
 -- has failed when as many of its items are dead as done.

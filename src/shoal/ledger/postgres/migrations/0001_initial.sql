@@ -1,4 +1,4 @@
--- functions: 0d5720fff6a1f5fe
+-- functions: ba4e87466dda5e4b
 -- The ledger, version 1. An item's facts never change; its state is the table that holds its row: ready, waiting,
 -- delayed, lease or outcome. A change of state is a delete in one table and an insert in another, so a claim reads
 -- claimable rows only, and finished rows are only appended.
@@ -541,6 +541,15 @@ create table shoal.run_activity (
     primary key (run, step, at)
 );
 
+-- What handlers have counted, by name. A row for each worker, so that workers do not wait for each other.
+create table shoal.author_count (
+    run    int not null,
+    worker int not null,
+    name   text not null,
+    number bigint not null,
+    primary key (run, worker, name)
+);
+
 -- How a run stood: its items by state, and {"cause": open items}. Sampled, so rows may be missing.
 create table shoal.run_state (
     run         int not null,
@@ -713,4 +722,5 @@ alter table shoal.exit set (fillfactor = 50);
 alter table shoal.exit_member set (fillfactor = 50);
 alter table shoal.queue_count set (fillfactor = 50);
 alter table shoal.run_activity set (fillfactor = 50);
+alter table shoal.author_count set (fillfactor = 50);
 alter table shoal.tick set (fillfactor = 50);

@@ -47,6 +47,18 @@ select coalesce(sum(e.done), 0)::bigint as done, coalesce(sum(e.dead), 0)::bigin
            as quiet_since
 from ends e
 
+-- name: finished_keys
+-- $2: hashes of 32 bytes, one after another. Each pair of a stage and a hash is one index lookup.
+select distinct i.key_hash
+from unnest($1::int[]) s (id)
+cross join generate_series(1, length($2::bytea), 32) w (at)
+cross join lateral (
+    select i.run, i.id, i.key_hash from shoal.item i
+    where i.stage = s.id and i.key_hash = substring($2::bytea from w.at for 32) limit 1
+) i
+join shoal.outcome o on o.run = i.run and o.item = i.id
+where o.state in ('done', 'skipped')
+
 -- name: item_views
 select * from shoal.item_views($1::int, $2::bigint[])
 

@@ -1,5 +1,10 @@
 -- Upkeep and health. next_due differs from SQLite in lists and in the arithmetic of times.
 
+-- name: ticks_due
+select k.name from shoal.tick k
+join unnest($1::text[], $2::float8[]) as u(name, every) on u.name = k.name
+where k.at <= shoal.clock() - shoal.seconds(u.every) or k.at > shoal.clock() + shoal.seconds(u.every)
+
 -- name: tick_due
 select shoal.tick_due($1, $2::float8)
 

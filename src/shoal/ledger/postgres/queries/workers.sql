@@ -1,3 +1,13 @@
+-- name: heartbeat
+-- The schema's version tells a worker of an older release that the ledger was upgraded under it. A heartbeat is not
+-- waited for until it is on disk: after a crash of the server the next one is as good, and flushing costs most of it.
+update shoal.worker set heartbeat_at = shoal.clock(), report = coalesce($2, report),
+    reported_at = case when $2 is null then reported_at else shoal.clock() end
+where id = $1 and state in ('live', 'draining')
+returning state, (select coalesce(max(s.version), 0) from shoal.setting s) as settings_version,
+    (select max(m.version) from shoal.migration m) as schema_version,
+    pg_catalog.set_config('synchronous_commit', 'off', true)
+
 -- Workers. list_workers differs from SQLite in the arithmetic of times.
 
 -- name: drain_worker

@@ -520,6 +520,15 @@ create table run_activity (
     primary key (run, step, at)
 ) strict, without rowid;
 
+-- What handlers have counted, by name. A row for each worker, so that workers do not wait for each other.
+create table author_count (
+    run    integer not null,
+    worker integer not null,
+    name   text not null,
+    number integer not null,
+    primary key (run, worker, name)
+) strict, without rowid;
+
 -- How a run stood: its items by state, and {"cause": open items}. Sampled, so rows may be missing.
 create table run_state (
     run         integer not null,
@@ -737,12 +746,61 @@ group by w.id, r.no, g.id order by done desc;
 create view failed_items as
 select r.id as run_id, r.scraper, g.name as stage, o.item, coalesce(i.url, i.key) as url, o.outcome,
        o.error as error_message, max(o.tries - 1, 0) as retry_count,
-       strftime('%Y-%m-%d %H:%M:%f', o.ended_at / 1e6, 'unixepoch') as failed_at
+       strftime('%Y-%m-%d %H:%M:%f', o.ended_at / 1e6, 'unixepoch') as failed_at, lower(hex(i.key_hash)) as url_hash
 from outcome o
 join run r on r.no = o.run
 join item i on i.id = o.item
 join stage g on g.id = i.stage
 where o.state = 'dead';
+
+-- S1.20: the items as the table of an older URL queue. Each part has the run in it, so that a condition on run_id or
+-- status reaches the indexes; items are joined last, so that counts do not read them. Higher priorities first, as there.
+create view url_work_queue as
+select q.item as id, q.run_id, q.scraper as scraper_name, coalesce(i.url, i.key) as url,
+       lower(hex(i.key_hash)) as url_hash, -i.priority as priority, q.status, w.id as worker_id,
+       strftime('%Y-%m-%d %H:%M:%f', q.claimed_at / 1e6, 'unixepoch') as claimed_at,
+       q.retry_count, coalesce(i.max_attempts, g.max_attempts, q.max_attempts) - 1 as max_retries,
+       coalesce(q.error, case when q.retry_count > 0 and q.status in ('pending', 'claimed') then
+           (select a.error from attempt a where a.item = q.item and a.error is not null
+            order by a.epoch desc limit 1) end) as error_message
+from (
+    select r.id as run_id, r.scraper, r.max_attempts, s.item, 'pending' as status, null as worker, null as claimed_at,
+           s.tries as retry_count, null as error
+    from run r join queue k on k.run = r.no join ready s on s.queue = k.id where r.state <> 'removed'
+    union all
+    select r.id, r.scraper, r.max_attempts, s.item, 'pending', null, null, s.tries, null
+    from run r join queue k on k.run = r.no join waiting s on s.queue = k.id where r.state <> 'removed'
+    union all
+    select r.id, r.scraper, r.max_attempts, s.item, 'pending', null, null, s.tries, null
+    from run r join queue k on k.run = r.no join delayed s on s.queue = k.id where r.state <> 'removed'
+    union all
+    select r.id, r.scraper, r.max_attempts, s.item, 'claimed', s.worker, s.claimed_at, s.tries, null
+    from run r join lease s on s.run = r.no where r.state <> 'removed'
+    union all
+    select r.id, r.scraper, r.max_attempts, o.item, 'completed', o.worker, o.claimed_at, max(o.tries - 1, 0), null
+    from run r join queue k on k.run = r.no join item j on j.queue = k.id join outcome o on o.item = j.id
+    where o.state = 'done' and r.state <> 'removed'
+    union all
+    select r.id, r.scraper, r.max_attempts, o.item, 'failed', o.worker, o.claimed_at, max(o.tries - 1, 0), o.error
+    from run r join outcome o on o.run = r.no where o.state = 'dead' and o.state <> 'done' and r.state <> 'removed'
+    union all
+    select r.id, r.scraper, r.max_attempts, o.item, o.state, o.worker, o.claimed_at, max(o.tries - 1, 0), o.error
+    from run r join outcome o on o.run = r.no
+    where o.state in ('skipped', 'cancelled') and o.state <> 'done' and r.state <> 'removed'
+) q
+left join item i on i.id = q.item
+left join stage g on g.id = i.stage
+left join worker w on w.no = q.worker;
+
+-- S1.12: the stored records, under run and url_hash.
+create view url_results as
+select r.id as run_id, r.scraper as scraper_name, g.name as stage, coalesce(i.url, i.key) as url,
+       lower(hex(i.key_hash)) as url_hash, x.n, x.record
+from run r
+join result x on x.run = r.no
+join item i on i.id = x.item
+join stage g on g.id = i.stage
+where r.state <> 'removed';
 
 -- S4.14: each run as a job: running, paused, completed, failed or idle, and how many workers have an item of it. A job
 -- has failed when as many of its items are dead as done.

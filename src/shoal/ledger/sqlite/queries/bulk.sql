@@ -71,6 +71,9 @@ delete from minute_count where queue in (select k.id from queue k where k.run = 
 -- name: forget_activity
 delete from run_activity where run = ?1
 
+-- name: forget_author_counts
+delete from author_count where run = ?1
+
 -- name: forget_states
 delete from run_state where run = ?1
 
@@ -148,6 +151,9 @@ delete from slow_lane
 
 -- name: empty_run_activity
 delete from run_activity
+
+-- name: empty_author_count
+delete from author_count
 
 -- name: empty_run_state
 delete from run_state

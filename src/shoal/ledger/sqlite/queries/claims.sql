@@ -32,11 +32,12 @@ update worker set heartbeat_at = ?2 where no = ?1 and state in ('live', 'drainin
 -- name: claim_pick
 -- The first rows of a queue as one JSON text: see scratch/tables.sql for why. The last columns: deferred (the row
 -- may not start soon, because its lane was paused or blocked after it became ready, others have reserved starts since,
--- or too many became ready before the lane had a delay), paced (the lane has a delay), and since when it was ready.
+-- or too many became ready before the lane had a delay or a lower limit), paced (the lane has a delay), and since when
+-- it was ready.
 select json_group_array(json_array(
     y.item, y.epoch + 1, y.queue, y.priority, y.tries, y.rescues, i.max_attempts, l.key, i.url, i.key, i.payload,
     i.request, i.depth,
-    case when l.paused or l.blocked_until > ?3 then 1
+    case when l.paused or l.blocked_until > ?3 or l.taken + l.slots_granted > l.max_active then 1
          when l.delay_max > 0 then (select o.due > ?3 or l.unstarted > o.ahead from lane_room o where o.id = l.id)
          else 0 end,
     coalesce(l.delay_max > 0, 0), (?3 - y.since) / 1e6))
@@ -112,13 +113,14 @@ select exists (select 1 from delayed d where d.due_at <= clock())
 
 -- name: promote_pick
 -- Items that are due: to ready if they have a slot or no lane, otherwise to waiting (in_line). A paused run loses its
--- slots in shared lanes. So do items of a lane with a delay that has too many unstarted items admitted, from before it
--- had a delay: they are admitted again in order.
+-- slots in shared lanes. So do items of a lane that has too many unstarted items admitted, from before it had a delay or
+-- a lower limit: they are admitted again in order.
 insert into temp.promoted (item, lane, run, queue, priority, epoch, tries, rescues, slotted, in_line)
 select d.item, d.lane, d.run, d.queue, d.priority, d.epoch, d.tries, d.rescues, d.slotted,
        d.lane is not null
        and (not d.slotted or (l.run = 0 and (r.state <> 'active' or r.idle))
-            or (l.delay_max > 0 and l.unstarted > 1 + cast(min(1e6, 0.1 / l.delay_max) as integer)))
+            or (l.delay_max > 0 and l.unstarted > 1 + cast(min(1e6, 0.1 / l.delay_max) as integer))
+            or l.taken + l.slots_granted > l.max_active)
 from (select * from delayed where due_at <= ?1 order by due_at limit ?2) d
 cross join run r on r.no = d.run
 left join lane l on l.id = d.lane

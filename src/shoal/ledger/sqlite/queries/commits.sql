@@ -230,6 +230,12 @@ set done = done + excluded.done, dead = dead + excluded.dead, skipped = skipped 
     results = results + excluded.results, seconds = seconds + excluded.seconds,
     waits = add_buckets(waits, excluded.waits), works = add_buckets(works, excluded.works)
 
+-- name: commit_author_counts
+insert into author_count (run, worker, name, number)
+select e.run, ?1, j.key, sum(j.value) from temp.ended e cross join json_each(e.detail, '$.counters') j
+where e.kind = 'done' and e.detail is not null group by e.run, j.key
+on conflict (run, worker, name) do update set number = number + excluded.number
+
 -- name: commit_held_items
 select json_group_array(e.item) from temp.ended e
 

@@ -1,3 +1,11 @@
+-- name: heartbeat
+-- The schema's version tells a worker of an older release that the ledger was upgraded under it.
+update worker set heartbeat_at = clock(), report = coalesce(?2, report),
+    reported_at = case when ?2 is null then reported_at else clock() end
+where id = ?1 and state in ('live', 'draining')
+returning state, (select coalesce(max(s.version), 0) from setting s) as settings_version,
+    (select user_version from pragma_user_version) as schema_version
+
 -- Workers. list_workers differs from PostgreSQL in the arithmetic of times.
 
 -- name: drain_worker

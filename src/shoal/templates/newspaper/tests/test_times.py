@@ -34,6 +34,6 @@ def test_an_article_is_one_record(site):
     [record] = [
         line["record"] for line in tried(f"{PAPER}:article", f"{site}/article.html") if line["kind"] == "record"
     ]
-    assert record["body"] == "Larch planter for the shady corner.\nIt keeps for years."
+    assert record["body"] == "Larch planter for the shady corner. It keeps for years."
     assert record["tags"] == ["Garden"]
     assert (record["source"], record["country"]) == ("Times", "fiji")

@@ -1,0 +1,194 @@
+"""Demos of recipes: a real project of the recipe, run by its own commands against a stand-in of its site.
+
+The commands are child processes that share the terminal, so a demo shows what a user sees. At the end the stand-in
+says, from its log, what was asked, how often, and how close together; the demo compares that with the ledger.
+"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any, ClassVar
+
+import msgspec
+
+from shoal.config.settings import ENV_PREFIX
+from shoal.demo.stand_in import RunningStandIn, StandIn
+from shoal.errors import EXIT_INTERRUPTED
+from shoal.service.client import Fleet
+
+# A background command gets this long to end after the last step, then it is killed.
+_STOP_SECONDS = 45.0
+
+
+class DemoStep(msgspec.Struct, frozen=True):
+    """A command of a demo: `("shoal", ...)` or `("python", FILE, ...)`, in the folder of the project.
+
+    `background`: the demo goes on at once, and stops it after the last step. `prepares`: the dashboard starts after it.
+    `exit_codes` are those it may end with.
+    """
+
+    command: tuple[str, ...]
+    about: str = ""
+    background: bool = False
+    prepares: bool = False
+    exit_codes: tuple[int, ...] = (0,)
+
+    @property
+    def shown(self) -> str:
+        """The command as it is typed."""
+        return shlex.join(self.command) + (" &" if self.background else "")
+
+    def arguments(self) -> list[str]:
+        """The arguments of the process, with the Python of this environment."""
+        program, *rest = self.command
+        if program != "shoal":
+            return [sys.executable, *rest]
+        # The script, where there is one, so that the commands that it advises begin with its name.
+        script = Path(sys.executable).with_name("shoal")
+        return [str(script), *rest] if script.exists() else [sys.executable, "-m", "shoal", *rest]
+
+
+class Testimony(msgspec.Struct, frozen=True, kw_only=True):
+    """What the stand-in's log and the ledger say together: sentences, deviations, and figures by name."""
+
+    lines: Sequence[str]
+    problems: Sequence[str] = ()
+    figures: Mapping[str, Any] = {}
+
+
+class RecipeDemo(ABC):
+    """How a recipe is shown. `about`: one line that is printed first."""
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+
+    @abstractmethod
+    def stand_in(self) -> StandIn:
+        """The site that the demo scrapes, not yet served."""
+
+    @contextmanager
+    def serving(self, folder: Path) -> Iterator[RunningStandIn[Any]]:
+        """Serve the site, and what is between it and the scraper, such as proxies. `folder` is the project's."""
+        with self.stand_in().serving() as site:
+            yield site
+
+    @abstractmethod
+    def environment(self, site: RunningStandIn[Any]) -> Mapping[str, str]:
+        """The lines of the project's `.env`: at least the address of the site."""
+
+    @abstractmethod
+    def steps(self, site: RunningStandIn[Any]) -> Sequence[DemoStep]:
+        """The commands, in their order."""
+
+    def next_commands(self) -> Sequence[str]:
+        """What the user may do with the project after the demo, as arguments of `shoal`."""
+        return ("status", "serve")
+
+    @abstractmethod
+    async def testimony(self, site: RunningStandIn[Any], fleet: Fleet) -> Testimony:
+        """Compare the site's log with the ledger, after the last command."""
+
+
+class StepResult(msgspec.Struct, frozen=True):
+    """How a command ended: its exit code, negative for a signal."""
+
+    step: DemoStep
+    code: int
+
+    @property
+    def failed(self) -> bool:
+        return self.code not in self.step.exit_codes
+
+
+def write_environment(folder: Path, values: Mapping[str, str]) -> None:
+    """Write the project's `.env`."""
+    lines = [f"{name}={shlex.quote(value) if value else ''}\n" for name, value in values.items()]
+    (folder / ".env").write_text("".join(lines), encoding="utf-8")
+
+
+def child_environment(environ: Mapping[str, str], ledger: str | None) -> dict[str, str]:
+    """The environment of the commands: without settings and databases of this shell, and without its proxies.
+
+    The site is on this machine, and the demo has settings of its own. `ledger`: one that was named for the demo.
+    """
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith((ENV_PREFIX, "DB_", "PG", "POSTGRES_")) and not name.upper().endswith("_PROXY")
+    }
+    for name in ("SHOAL_CHROMIUM", "SHOAL_TOR", "SHOAL_BROWSER_SANDBOX"):  # programs of this machine
+        if name in environ:
+            kept[name] = environ[name]
+    if ledger is not None:
+        kept[f"{ENV_PREFIX}LEDGER"] = ledger
+    return kept
+
+
+def run_steps(
+    steps: Sequence[DemoStep],
+    folder: Path,
+    environ: Mapping[str, str],
+    *,
+    announce: Callable[[DemoStep], None],
+    output: IO[Any] | int | None = None,
+) -> list[StepResult]:
+    """Run the commands one after another; the first that fails or is interrupted ends the demo.
+
+    `output`: where their standard output goes instead of this process's own. Ctrl-C reaches the command itself, which
+    shares the terminal.
+    """
+    results: list[StepResult] = []
+    background: list[tuple[DemoStep, subprocess.Popen[bytes]]] = []
+    with _interrupts_left_to_children() as interrupted:
+        try:
+            for step in steps:
+                announce(step)
+                child = subprocess.Popen(step.arguments(), cwd=folder, env=dict(environ), stdout=output)
+                if step.background:
+                    background.append((step, child))
+                    continue
+                results.append(StepResult(step, child.wait()))
+                if results[-1].failed or interrupted():
+                    break
+        finally:
+            for step, child in reversed(background):
+                results.append(StepResult(step, _stop(child)))
+    return results
+
+
+def was_interrupted(results: Sequence[StepResult]) -> bool:
+    return any(result.code in (EXIT_INTERRUPTED, -signal.SIGINT) for result in results if not result.step.background)
+
+
+def _stop(child: subprocess.Popen[bytes]) -> int:
+    if child.poll() is None:
+        child.send_signal(signal.SIGINT)
+    try:
+        return child.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        return child.wait()
+
+
+@contextmanager
+def _interrupts_left_to_children() -> Iterator[Callable[[], bool]]:
+    """Ignore Ctrl-C in this process while its children have the terminal; the value says whether it was pressed."""
+    pressed = False
+
+    def note(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed = True
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: pressed
+    finally:
+        signal.signal(signal.SIGINT, before)

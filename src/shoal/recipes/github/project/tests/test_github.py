@@ -1,0 +1,124 @@
+"""The stages, with invented answers: `FakeHttp` gives them by URL, keeps the requests, and sends nothing."""
+
+import pytest
+
+from shoal import Item, Page, Permanent, Transient
+from shoal.testing import FakeHttp, yielded_by
+
+from github import Settings, profile, social, start_items, username
+
+API = Settings(api="http://api.example", locations="Suva, Fiji; Apia", first_year=2023, last_year=2024)
+ROW = {"username": "Quiet-Heron", "bio": "Chat: t.me/heron", "blog": "heron.example", "followers": 3}
+
+
+def found_by(total: int, since: str = "2023-01-01", until: str = "2023-12-31", page: int = 1) -> list:
+    url = (
+        "http://api.example/search/users?q=type%3Auser+location%3A%22Apia%22+created%3A"
+        f"{since}..{until}&sort=joined&order=asc&per_page=100&page={page}"
+    )
+    users = [{"login": "Quiet-Heron", "html_url": "https://github.com/Quiet-Heron"}]
+    http = FakeHttp({url: {"total_count": total, "incomplete_results": False, "items": users}})
+    payload = {"place": "Apia", "since": since, "until": until, "page": page}
+    return yielded_by(username, Item(key="a search", payload=payload), http, API)
+
+
+def test_a_search_leads_to_profiles_and_to_its_further_pages():
+    record, item, *pages = found_by(230)
+    assert record == {"username": "Quiet-Heron", "profile_url": "https://github.com/Quiet-Heron", "place": "Apia"}
+    assert item == profile.item(key="quiet-heron", payload={"username": "Quiet-Heron"})
+    assert [page.payload["page"] for page in pages] == [2, 3]
+    assert len(found_by(230, page=3)) == 2  # only the first page leads to others
+
+
+def test_a_search_with_too_many_results_is_split_by_date():
+    halves = found_by(1_001)
+    assert [(half.payload["since"], half.payload["until"]) for half in halves] == [
+        ("2023-01-01", "2023-07-02"),
+        ("2023-07-03", "2023-12-31"),
+    ]
+
+
+def test_a_day_cannot_be_split():
+    """What GitHub shows of it is taken."""
+    record, _, *pages = found_by(1_500, since="2023-05-05", until="2023-05-05")
+    assert record["username"] == "Quiet-Heron"
+    assert len(pages) == 9
+
+
+def test_a_profile_is_one_record_and_goes_on_to_its_links():
+    user = {
+        "login": "Quiet-Heron",
+        "html_url": "https://github.com/Quiet-Heron",
+        "blog": "heron.example",
+        "hireable": True,
+    }
+    record, item = yielded_by(
+        profile, Item(key="quiet-heron"), FakeHttp({"http://api.example/users/quiet-heron": user}), API
+    )
+    assert (record["username"], record["profile_url"], record["hireable"]) == ("Quiet-Heron", user["html_url"], True)
+    assert len(record) == 17
+    assert (item.stage, item.key, item.payload["blog"]) == ("social", "quiet-heron", "heron.example")
+
+
+@pytest.mark.parametrize(("exponential", "delays"), [(True, [5, 10, 20]), (False, [5, 5, 5])])
+def test_errors_are_tried_again_after_a_delay(exponential, delays):
+    http = FakeHttp({"http://api.example/users/quiet-heron": Page.of("http://api.example/", "", status=502)})
+    settings = Settings(api="http://api.example", exponential_backoff=exponential)
+    found = []
+    for tries in range(3):
+        with pytest.raises(Transient) as raised:
+            yielded_by(profile, Item(key="quiet-heron", tries=tries), http, settings)
+        found.append(raised.value.retry_after)
+    assert found == delays
+
+
+@pytest.mark.parametrize(("status", "enhanced"), [("PROFILED", False), ("ENHANCED", True)])
+def test_an_imported_row_needs_no_request_for_its_profile(status, enhanced):
+    http = FakeHttp({})
+    record, item = yielded_by(profile, Item(key="quiet-heron", payload={"row": ROW, "status": status}), http, API)
+    assert record == ROW
+    assert item.payload["enhanced"] is enhanced
+    if enhanced:
+        assert yielded_by(social, Item(key="quiet-heron", payload=item.payload), http, API) == []
+    assert http.urls == []
+
+
+def test_an_imported_failure_stays_one():
+    payload = {"row": {**ROW, "last_error": "404 Not Found"}, "status": "FAILED"}
+    with pytest.raises(Permanent, match="404"):
+        yielded_by(profile, Item(key="quiet-heron", payload=payload), FakeHttp({}), API)
+
+
+def test_links_and_the_repositories_with_the_most_stars():
+    repositories = [
+        {
+            "name": f"r{n}",
+            "stargazers_count": n % 7,
+            "language": "C",
+            "html_url": f"https://x/r{n}",
+            "description": None,
+        }
+        for n in range(20)
+    ]
+    base = "http://api.example/users/quiet-heron"
+    accounts = [{"provider": "linkedin", "url": "https://www.linkedin.com/in/heron"}]
+    http = FakeHttp(
+        {
+            f"{base}/social_accounts?per_page=100": accounts,
+            f"{base}/repos?per_page=100&page=1&sort=pushed": repositories,
+        }
+    )
+    payload = {**ROW, "twitter_username": None, "enhanced": False}
+    records = yielded_by(social, Item(key="quiet-heron", payload=payload), http, API)
+    links = [(each["platform"], each["verified"]) for each in records if each["kind"] == "social_link"]
+    assert links == [("linkedin", True), ("other_1", False), ("telegram", False)]
+    best = [(each["order"], each["name"]) for each in records if each["kind"] == "repository"]
+    assert best == [(1, "r13"), (2, "r6"), (3, "r12"), (4, "r19"), (5, "r5")]
+
+
+def test_what_a_run_starts_with(tmp_path):
+    assert len(list(start_items(API))) == 4  # two places, two years
+    names = tmp_path / "names.txt"
+    names.write_text("# people\nQuiet-Heron\n\n@amber-otter\n")
+    found = list(start_items(Settings(usernames_file=str(names))))
+    assert [item.key for item in found] == ["quiet-heron", "amber-otter"]

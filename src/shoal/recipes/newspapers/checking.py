@@ -1,0 +1,227 @@
+"""Finds all mistakes of all files of a folder: a mistake is noted, its key left out, and the file is read again."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from shoal.define.load import load_scraper
+from shoal.define.yaml_file import InvalidYaml, read_yaml
+from shoal.define.yaml_scraper import DEFAULT_SCRAPER, HEADER_KEYS, SUFFIXES, YamlHeader, read_yaml_header
+from shoal.errors import ShoalError
+from shoal.fleet.collection.members import Member, discover
+from shoal.recipes.newspapers.kind import NewspaperContext
+from shoal.recipes.newspapers.selectors import class_reading
+from shoal.recipes.newspapers.settings import Listing, as_tuple
+
+# A file with more mistakes is shown with its first ones.
+MAX_PROBLEMS = 50
+# Stand in for required keys that are missing or wrong, so that the rest of the file can be checked.
+_PLACEHOLDERS: dict[tuple[str, ...], Any] = {
+    ("base_url",): "https://paper.example",
+    ("listing",): {"type": "pagination", "url_template": "/{num}"},
+    ("listing", "start_date"): "2000-01-01",
+    ("listing", "pagination_type"): "page",
+    ("listing", "json_paths"): {"collection": "$", "url": "url"},
+    ("listing", "json_paths", "collection"): "$",
+    ("listing", "json_paths", "url"): "url",
+    ("selectors",): {"thumbnail": {"container": "a", "url": "a"}, "article": {"body": "p"}},
+    ("selectors", "thumbnail"): {"container": "a", "url": "a"},
+    ("selectors", "thumbnail", "container"): "a",
+    ("selectors", "thumbnail", "url"): "a",
+    ("selectors", "article"): {"body": "p"},
+    ("selectors", "article", "body"): "p",
+}
+# The keys of each type of listing.
+_LISTING_KEYS: dict[str, frozenset[str]] = {
+    str(kind.__struct_config__.tag): frozenset(kind.__struct_fields__) for kind in get_args(Listing)
+}
+
+
+class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """A mistake in a file, or with `note` something that works but may not be meant. `keys`: what it is about."""
+
+    path: Path
+    line: int
+    message: str
+    remedy: str
+    note: bool = False
+    keys: tuple[str | int, ...] = ()
+
+
+class CheckedFolder(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found in a folder: how many newspapers there are, and their problems in the order of the files."""
+
+    newspapers: int
+    problems: tuple[FileProblem, ...]
+
+    @property
+    def mistakes(self) -> list[FileProblem]:
+        return [problem for problem in self.problems if not problem.note]
+
+
+def check_folder(folder: Path, start: Path) -> CheckedFolder:
+    """Check every member of a collection. Code that files name is searched from `start`. Raises NotFound."""
+    if folder.is_file():
+        return CheckedFolder(newspapers=1, problems=tuple(check_file(folder, start)))
+    members = discover(folder)
+    problems = [problem for member in members for problem in _check_member(member, start)]
+    return CheckedFolder(newspapers=len(members), problems=tuple(problems))
+
+
+def check_file(path: Path, start: Path) -> Iterator[FileProblem]:
+    """All mistakes of one file in the order of its lines; notes if there are none."""
+    found = list(itertools.islice(_mistakes(path, start), MAX_PROBLEMS)) or list(_notes(path))
+    yield from sorted(found, key=lambda problem: problem.line)
+
+
+def _check_member(member: Member, start: Path) -> Iterator[FileProblem]:
+    found = list(check_file(member.path, start)) if member.path.suffix in SUFFIXES else []
+    yield from found
+    if member.broken is not None and not found:  # two files for one newspaper
+        remedy = "Rename one of the two files, or give it another name: or country:."
+        yield FileProblem(path=member.path, line=1, message=member.broken, remedy=remedy)
+
+
+def _mistakes(path: Path, start: Path) -> Iterator[FileProblem]:
+    ignored: list[str] = []
+    while True:
+        try:
+            header = read_yaml_header(path, start, ignore=ignored)
+            break
+        except InvalidYaml as error:
+            yield _problem(error)
+            if not error.keys or error.keys[0] not in HEADER_KEYS or error.keys[0] in ignored:
+                return
+            ignored.append(str(error.keys[0]))
+        except ShoalError as error:
+            yield FileProblem(path=path, line=1, message=error.message, remedy=error.remedy)
+            return
+    if header.scraper != DEFAULT_SCRAPER:
+        yield from _mistake_of_other_kind(path, start)
+        return
+    yield from _setting_mistakes(header)
+
+
+def _mistake_of_other_kind(path: Path, start: Path) -> Iterator[FileProblem]:
+    try:
+        load_scraper(str(path), {}, start)
+    except InvalidYaml as error:
+        yield _problem(error)
+    except ShoalError as error:
+        yield FileProblem(path=path, line=1, message=error.message, remedy=error.remedy)
+
+
+def _setting_mistakes(header: YamlHeader) -> Iterator[FileProblem]:
+    settings: dict[str, Any] = copy.deepcopy(dict(header.settings))
+    replaced: set[tuple[str | int, ...]] = set()
+    for _ in range(MAX_PROBLEMS):
+        try:
+            NewspaperContext(msgspec.structs.replace(header, settings=settings))
+            return
+        except InvalidYaml as error:
+            keys = _missing_key(error) or error.keys
+            is_known = any(keys[: len(known)] == known for known in replaced)
+            is_unused = error.problem.startswith("there is no key")
+            if not is_known and not (is_unused and _belongs_to_a_listing(keys, header.settings)):
+                yield _problem(error)
+            while keys in replaced:  # its replacement is refused too, so the table that has it is replaced
+                keys = keys[:-1]
+            replaced.add(keys)
+            if not _replace(settings, keys):
+                return
+
+
+def _missing_key(error: InvalidYaml) -> tuple[str | int, ...] | None:
+    """The key that a message calls missing: `selectors.article.body is missing.`"""
+    name, found, _ = error.problem.partition(" is missing")
+    return tuple(name.split(".")) if found and " " not in name else None
+
+
+def _replace(settings: dict[str, Any], keys: Sequence[str | int]) -> bool:
+    """Leave a value out, or replace it with a placeholder where one is required. False if that changes nothing."""
+    if not keys:
+        return False
+    inner: Any = settings
+    for key in keys[:-1]:
+        if isinstance(key, str) and isinstance(inner, dict) and inner.get(key) is None:
+            inner[key] = {}
+        try:
+            inner = inner[key]
+        except (KeyError, IndexError, TypeError):
+            return False
+    last, placeholder = keys[-1], _placeholder(settings, tuple(str(key) for key in keys))
+    if isinstance(inner, list) and isinstance(last, int) and last < len(inner):
+        # A list keeps its length, so that later positions stay right.
+        inner[last] = "a"
+        return True
+    if not isinstance(inner, dict):
+        return False
+    if placeholder is not None:
+        inner[str(last)] = copy.deepcopy(placeholder)
+        return True
+    return inner.pop(str(last), None) is not None
+
+
+def _placeholder(settings: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
+    """What stands in for a required key; None for one that may be left out."""
+    listing = settings.get("listing")
+    table = listing if isinstance(listing, dict) else {}
+    if keys == ("listing", "type"):
+        return _probable_type(table)
+    if keys == ("listing", "url_template"):
+        return "/{year}{month}{day}" if table.get("type") == "archive" else "/{num}"
+    return _PLACEHOLDERS.get(keys)
+
+
+def _probable_type(listing: Mapping[str, Any]) -> str:
+    """The type that was probably meant: the one with a similar name, or the one that has most of the given keys."""
+    return _similar_type(listing) or max(_LISTING_KEYS, key=lambda name: len(_LISTING_KEYS[name] & {*listing}))
+
+
+def _similar_type(listing: Mapping[str, Any]) -> str | None:
+    return next(iter(difflib.get_close_matches(str(listing.get("type")), _LISTING_KEYS, n=1)), None)
+
+
+def _belongs_to_a_listing(keys: Sequence[str | int], settings: Mapping[str, Any]) -> bool:
+    """Whether this key is right for some type of listing, and the file does not say which type it has."""
+    listing = settings.get("listing")
+    if len(keys) != 2 or keys[0] != "listing" or not isinstance(listing, dict) or _similar_type(listing) is not None:
+        return False
+    return any(keys[1] in names for names in _LISTING_KEYS.values())
+
+
+def _notes(path: Path) -> Iterator[FileProblem]:
+    """What works, but may not be meant."""
+    file = read_yaml(path)
+    cleaning = file.values.get("cleaning")
+    if isinstance(cleaning, dict) and "content" in cleaning:
+        message = "cleaning.content has no effect: the text of an article is the field body."
+        keys: tuple[str | int, ...] = ("cleaning", "content")
+        yield FileProblem(
+            path=path, line=file.line_of(keys), message=message, remedy="Remove it.", note=True, keys=keys
+        )
+    tables = file.values.get("selectors")
+    for table, fields in tables.items() if isinstance(tables, dict) else ():
+        for field, value in fields.items() if isinstance(fields, dict) else ():
+            for selector in as_tuple(tuple(value) if isinstance(value, list) else value):
+                if (read := class_reading(selector)) is not None:
+                    keys = ("selectors", table, field)
+                    yield FileProblem(
+                        path=path,
+                        line=file.line_of(keys),
+                        message=f"{'.'.join(map(str, keys))} is {selector!r}: where that matches nothing, {read!r} is.",
+                        remedy=f"Write {read!r} if it was a class attribute.",
+                        note=True,
+                        keys=keys,
+                    )
+
+
+def _problem(error: InvalidYaml) -> FileProblem:
+    return FileProblem(path=error.path, line=error.line, message=error.problem, remedy=error.remedy, keys=error.keys)

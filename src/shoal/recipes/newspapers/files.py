@@ -1,0 +1,161 @@
+"""The files of a newspaper: `urls.csv`, `news.csv`, `failed_urls_DAY.csv`, `failed_news_DAY.csv`, `metadata.json`.
+
+A run adds to `urls.csv` and `news.csv` what they do not have; each file is replaced as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shoal.define.yaml_scraper import YamlHeader
+from shoal.export.records import decode_record, result_pages
+from shoal.ledger.protocols import Ledger
+from shoal.model.item import ItemState
+from shoal.model.run import Run
+from shoal.model.views import ItemFilter, ItemView
+from shoal.recipes.newspapers.known import MAX_FIELD_BYTES, newspaper_folder
+from shoal.storage.targets import open_target
+
+PAGE = 1_000
+URL_COLUMNS = ("url", "title", "date")
+NEWS_COLUMNS = ("url", "title", "date", "body", "tags", "source", "country")
+FAILED_COLUMNS = ("url", "title", "date", "error")
+Row = Mapping[str, Any]
+
+
+class NewspaperFiles:
+    """Writes the files of one newspaper."""
+
+    def __init__(self, header: YamlHeader) -> None:
+        self._header = header
+
+    async def write(self, ledger: Ledger, run: Run, data: Path) -> tuple[Path, int]:
+        """Add what a run stored to the files below `data`. Returns their folder and the number of new articles."""
+        folder = newspaper_folder(self._header, str(data))
+        await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+        listed = [row async for row in _listed(ledger, run)]
+        await asyncio.to_thread(add_rows, folder / "urls.csv", URL_COLUMNS, listed)
+        added = 0
+        async for rows in result_pages(ledger, run.id, stage="article"):
+            records = [decode_record(row) for row in rows]
+            added += await asyncio.to_thread(add_rows, folder / "news.csv", NEWS_COLUMNS, records)
+        failed = {stage: [row async for row in _failed(ledger, run, stage)] for stage in ("listing", "article")}
+        for name, stage in (("failed_urls", "listing"), ("failed_news", "article")):
+            file = folder / f"{name}_{run.created_at:%Y%m%d}.csv"
+            await asyncio.to_thread(_replace_rows, file, FAILED_COLUMNS, failed[stage], {row["url"] for row in listed})
+        facts = {
+            "country": self._header.country,
+            "newspaper": self._header.name,
+            "run": run.id,
+            "began": run.created_at.isoformat(),
+            "ended": None if run.finished_at is None else run.finished_at.isoformat(),
+            "new_articles": added,
+            "failed_listing_pages": len(failed["listing"]),
+            "failed_articles": len(failed["article"]),
+        }
+        await asyncio.to_thread(_replace, folder / "metadata.json", [json.dumps(facts, indent=2) + "\n"])
+        return folder, added
+
+
+async def _items(ledger: Ledger, run: Run, which: ItemFilter) -> AsyncIterator[ItemView]:
+    cursor = None
+    while True:
+        page = await ledger.reads.items(run.id, which, cursor=cursor, limit=PAGE)
+        for item in page.rows:
+            yield item
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
+async def _listed(ledger: Ledger, run: Run) -> AsyncIterator[Row]:
+    async for item in _items(ledger, run, ItemFilter(stage="article")):
+        given = item.payload or {}
+        yield {"url": item.url, "title": given.get("title"), "date": given.get("date")}
+
+
+async def _failed(ledger: Ledger, run: Run, stage: str) -> AsyncIterator[Row]:
+    async for item in _items(ledger, run, ItemFilter(stage=stage, states=(ItemState.DEAD,))):
+        given = item.payload or {}
+        yield {"url": item.url, "title": given.get("title"), "date": given.get("date"), "error": item.error}
+
+
+def add_rows(file: Path, columns: Sequence[str], rows: Sequence[Row]) -> int:
+    """Add rows whose URL the file does not have, further fields as further columns. Returns how many were new."""
+    old_columns, urls = _read_urls(file)
+    new = {row["url"]: row for row in rows if row["url"] not in urls}
+    if not new and old_columns:
+        return 0
+    further = dict.fromkeys(name for row in new.values() for name in row)
+    header = list(dict.fromkeys((*old_columns, *columns, *further)))
+    _replace(file, _lines(header, file, new.values()))
+    return len(new)
+
+
+def _replace_rows(file: Path, columns: Sequence[str], rows: Sequence[Row], settled: set[Any]) -> None:
+    """The rows of this run, and those that other runs of the day wrote and this one did not settle."""
+    failed = {row["url"]: row for row in rows}
+    before = [row for row in _read_rows(file) if row["url"] not in settled and row["url"] not in failed]
+    if not failed and not before:
+        file.unlink(missing_ok=True)
+        return
+    _replace(file, _csv_lines(columns, [*before, *failed.values()]))
+
+
+def _read_urls(file: Path) -> tuple[list[str], set[str]]:
+    if not file.exists():
+        return [], set()
+    csv.field_size_limit(MAX_FIELD_BYTES)
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        reader = csv.DictReader(lines)
+        return list(reader.fieldnames or ()), {row.get("url") or "" for row in reader}
+
+
+def _read_rows(file: Path) -> Iterator[dict[str, str]]:
+    if file.exists():
+        csv.field_size_limit(MAX_FIELD_BYTES)
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            yield from csv.DictReader(lines)
+
+
+def _lines(header: Sequence[str], old: Path, new: Iterable[Row]) -> Iterator[str]:
+    """The file with further rows, in constant memory."""
+    yield from _csv_lines(header, _read_rows(old))
+    yield from _csv_lines(header, new, with_header=False)
+
+
+def _csv_lines(columns: Sequence[str], rows: Iterable[Row], *, with_header: bool = True) -> Iterator[str]:
+    out = io.StringIO(newline="")
+    writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
+    if with_header:
+        writer.writeheader()
+    for row in rows:
+        writer.writerow({name: _cell(value) for name, value in row.items() if name in columns})
+        yield out.getvalue()
+        out.seek(0)
+        out.truncate()
+    yield out.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list | dict):
+        plain = isinstance(value, list) and all(isinstance(each, str | int | float) for each in value)
+        return ", ".join(map(str, value)) if plain else json.dumps(value, ensure_ascii=False)
+    return value
+
+
+def _replace(file: Path, texts: Iterable[str]) -> None:
+    target = open_target(str(file))
+    try:
+        for text in texts:
+            target.write(text.encode())
+        target.commit()
+    except BaseException:
+        target.discard()
+        raise

@@ -1,0 +1,254 @@
+"""A newspaper declared in YAML, as a scraper: the stage `listing` reads listing pages, `article` yields the records.
+
+Each page of the listing is an item whose payload has the progress of the pages before it, so an interrupted run
+continues at its page.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from shoal.define.context import EarlierRuns, Http, Item
+from shoal.define.scraper import Scraper
+from shoal.define.stage import AnyStage
+from shoal.define.yaml_scraper import YamlHeader
+from shoal.errors import AttemptEnded, Permanent, Throttled
+from shoal.model.item import NewItem
+from shoal.model.log import Log
+from shoal.recipes.newspapers.cleaning import FieldCleaner
+from shoal.recipes.newspapers.client import NewspaperClient
+from shoal.recipes.newspapers.files import NewspaperFiles
+from shoal.recipes.newspapers.known import KnownArticles
+from shoal.recipes.newspapers.paging import ListingUrls, Paging
+from shoal.recipes.newspapers.reader import Entry, ListingPage, Reader
+from shoal.recipes.newspapers.selectors import check_selectors
+from shoal.recipes.newspapers.settings import Archive, as_tuple, read_newspaper
+
+# The listing first: the number of articles is known early, and new articles shift the others between pages.
+LISTING_PRIORITY = -1
+# Pages may be slow; a site that sends nothing ends the attempt earlier.
+LISTING_SECONDS = 300.0
+# Articles without a title or a date that a process logs; the summary counts them all.
+SHOWN_INCOMPLETE = 3
+NO_CONTAINER = "no element matches selectors.thumbnail.container: check selectors.thumbnail"
+
+
+class NewspaperContext:
+    """The checked settings of one newspaper, for both stages. Raises InvalidScraper."""
+
+    def __init__(self, header: YamlHeader, scraper: Scraper | None = None) -> None:
+        self.paper = read_newspaper(header)
+        check_selectors(header, self.paper)
+        self.cleaner = FieldCleaner(header, self.paper)
+        self.client = NewspaperClient(header, self.paper)
+        self.known = KnownArticles(header, self.paper, lambda: scraper.output_folder if scraper is not None else "")
+        self.listing_urls = ListingUrls(self.paper)
+        self.listing_urls.check(header)
+        self.reader = Reader(self.paper, self.cleaner, source=header.name, country=header.country)
+
+    def articles_left(self, paging: Paging) -> int | None:
+        """How many articles remain up to `max_articles`; None without a limit."""
+        limit = self.paper.max_articles
+        return None if limit is None else max(0, limit - paging.articles)
+
+    def end_reason(self, paging: Paging, found: ListingPage | None) -> str | None:
+        """Why this series of pages ends here; None if it continues."""
+        total = found.total if found is not None else None
+        if total is not None and paging.listed >= total:
+            return "the site says that these are all"
+        if self.listing_urls.page(paging) is None:
+            return "the first day of the archive is reached"
+        return paging.end_reason(self.paper.listing.batch_size, by_days=isinstance(self.paper.listing, Archive))
+
+    def limit_reason(self, paging: Paging) -> str | None:
+        """Which limit of the whole listing is reached; None if none is."""
+        if self.articles_left(paging) == 0:
+            return "max_articles is reached"
+        return "max_pages is reached" if self.paper.max_pages and paging.pages >= self.paper.max_pages else None
+
+    def next_page(self, paging: Paging, found: ListingPage | None, log: Log) -> Paging | None:
+        """The page after this one; None at the end of the listing."""
+        reason = self.limit_reason(paging)
+        if reason is None:
+            reason = self.end_reason(paging, found)
+            if reason is None:
+                return paging.next_page(self.paper.listing.batch_size)
+            following = paging.next_part() if paging.part + 1 < len(self.listing_urls.templates) else None
+        else:
+            following = None
+        template = self.listing_urls.templates[paging.part]
+        log.info("listing ended", why=reason, template=template, pages=paging.pages, articles=paging.articles)
+        return following
+
+    def by_entry_dates(self) -> bool:
+        """Whether the dates of the listing decide about a period; pages of a daily archive belong to their day."""
+        return not (isinstance(self.paper.listing, Archive) and self.paper.listing.date_format == "daily")
+
+    async def split_known(self, found: ListingPage, paging: Paging | None, earlier: EarlierRuns) -> Sequence[Entry]:
+        """The articles of a page that are neither known nor outside of the period."""
+        entries = found.entries
+        if paging is not None and self.by_entry_dates():
+            entries = tuple(entry for entry in entries if paging.covers(entry.date))
+        if paging is not None and paging.scratch:
+            return entries
+        await self.known.load()
+        unknown = [entry for entry in entries if not self.known.has(entry.url)]
+        finished = await earlier.finished("article", [entry.url for entry in unknown])
+        return [entry for entry in unknown if entry.url not in finished]
+
+
+def newspaper(header: YamlHeader) -> Scraper:
+    """The scraper of a newspaper's YAML file. Raises InvalidScraper."""
+    scraper = Scraper(header.scraper_name)
+    context = NewspaperContext(header, scraper)
+    paper = context.paper
+    scraper.files += context.cleaner.files
+
+    async def listing(item: Item, http: Http, earlier: EarlierRuns, log: Log) -> AsyncIterator[NewItem]:
+        for new in await _read_listing_page(context, scraper, item, http, earlier, log):
+            yield new
+
+    incomplete = itertools.count(1)
+
+    async def article(item: Item, http: Http, log: Log) -> dict[str, Any]:
+        needs_page = context.reader.needs_page(item.payload)
+        page = await context.client.get(http, item.url) if needs_page else None
+        record = context.reader.article(page, item.url or "", item.payload)
+        empty = [name for name in ("title", "date") if not record[name]]
+        if empty and next(incomplete) <= SHOWN_INCOMPLETE:
+            log.warning("article without " + " and ".join(empty), why="check the selectors, or json_paths")
+        return record
+
+    pace: Any = {"delay": paper.rate_limit, "concurrency": paper.concurrency, "retries": paper.retries}
+    first = scraper.stage(**pace, timeout=LISTING_SECONDS)(listing)
+    asks_for_tags = context.reader.asks_for("tags")
+    scraper.stage(**pace, expect=("title", "date"), may_be_empty=() if asks_for_tags else ("tags",))(article)
+
+    async def start() -> AsyncIterator[NewItem]:
+        paging = context.listing_urls.first(
+            dt.datetime.now(dt.UTC).date(), since=scraper.since, until=scraper.until, scratch=scraper.from_scratch
+        )
+        if context.listing_urls.page(paging) is not None:
+            yield _page_item(first, context, paging)
+
+    scraper.start(start)
+    scraper.write_folder = NewspaperFiles(header).write
+    return scraper
+
+
+def _page_item(listing: AnyStage, context: NewspaperContext, paging: Paging) -> NewItem:
+    url = context.listing_urls.page(paging)
+    # The start page may also be one of the numbered pages, which needs a key of its own.
+    key = "start" if url == context.listing_urls.start and paging.index == 0 else None
+    return listing.item(url, key=key, payload=paging.payload(), priority=LISTING_PRIORITY)
+
+
+def _retry_page_item(listing: AnyStage, url: str, paging: Paging | None = None) -> NewItem:
+    """A failed page as an item of its own, which ends as done or as dead.
+
+    With `paging` its failure ended the series; when it succeeds, perhaps days later, the series continues.
+    """
+    payload = None if paging is None else msgspec.structs.replace(paging, again=True).payload()
+    return listing.item(url, key=f"again {url}", payload=payload, priority=LISTING_PRIORITY)
+
+
+async def _read_listing_page(
+    context: NewspaperContext, scraper: Scraper, item: Item, http: Http, earlier: EarlierRuns, log: Log
+) -> list[NewItem]:
+    """The items of one listing page: its articles, and the page after it."""
+    listing = scraper.stages["listing"]
+    paging = Paging.of(item.payload)
+    if paging is None:
+        found = context.reader.listing(await context.client.get(http, item.url))
+        fresh = await context.split_known(found, None, earlier)
+        _report_page(context, found, fresh, log, warn=True)
+        return list(_articles(scraper, context, fresh))
+    new: list[NewItem] = []
+    listed: ListingPage | None = None
+    try:
+        listed = context.reader.listing(await context.client.get(http, item.url))
+    except AttemptEnded as ended:
+        is_permanent = isinstance(ended, Permanent)
+        if isinstance(ended, Throttled) or not (is_permanent or item.tries >= listing.policy.retries):
+            raise
+        if paging.again and not is_permanent:
+            raise
+        if is_permanent and isinstance(context.paper.listing, Archive):
+            # Many archives have no page for a day without articles.
+            after = paging.after_day_without_page()
+        else:
+            after = paging.after_failure(item.url if is_permanent else None)
+        if not is_permanent:
+            log.warning("listing page failed", why=ended.message)
+            ends = after.batch_failed(context.paper.listing.batch_size)
+            new.append(_retry_page_item(listing, item.url or "", paging if ends else None))
+    else:
+        fresh = await context.split_known(listed, paging, earlier)
+        _report_page(context, listed, fresh, log, warn=False)
+        taken = list(_articles(scraper, context, fresh[: context.articles_left(paging)]))
+        if listed.urls:
+            new += [_retry_page_item(listing, url) for url in paging.missing]
+        new += taken
+        after = paging.after_page(
+            listed.urls,
+            taken=len(taken),
+            fresh=bool(fresh),
+            known=len(fresh) < len(listed.entries),
+            young=not listed.entries or any(paging.is_young(entry.date) for entry in listed.entries),
+        )
+    following = context.next_page(after, listed, log)
+    if not after.ever and not after.has_period and (following is None or following.part != after.part):
+        new += _nothing_found(context, listing, after)
+    if following is not None and context.listing_urls.page(following) is not None:
+        new.append(_page_item(listing, context, following))
+    return new
+
+
+def _report_page(
+    context: NewspaperContext, found: ListingPage, fresh: Sequence[Entry], log: Log, *, warn: bool
+) -> None:
+    """Log what a page has. `warn`: it was read alone, so that it should have articles."""
+    known = len(found.entries) - len(fresh)
+    log.info("listing page", articles=len(found.urls), new=len(fresh), known=known, left_out=found.left_out)
+    if warn and not found.urls:
+        thumbnail = context.paper.selectors.thumbnail
+        why = "json_paths.collection and url find no article" if thumbnail is None else NO_CONTAINER
+        if found.boxes:
+            why = f"selectors.thumbnail.url finds no link in {found.boxes} containers"
+        log.warning("no articles on the page", why=why)
+    article = context.paper.selectors.article
+    for field in ("title", "date"):
+        if not as_tuple(getattr(article, field)) and found.mostly_without(field):
+            where = "json_paths" if context.paper.selectors.thumbnail is None else "selectors.thumbnail"
+            log.warning(f"most articles of the page have no {field}", why=f"check {where}.{field}")
+    for name in found.without_excluded:
+        log.warning(f"no article of the page has {name}, which exclude names", why=f"check listing.exclude.{name}")
+
+
+def _nothing_found(context: NewspaperContext, listing: AnyStage, paging: Paging) -> Iterator[NewItem]:
+    """A series without any article is an error. Raises Permanent if it is one of the file.
+
+    A page that was read shows that the URLs are right. Those that are missing are then behind the last page.
+    """
+    if paging.read:
+        where = "json_paths" if context.paper.selectors.thumbnail is None else "selectors.thumbnail"
+        more = f"; others do not exist, such as {paging.missing[0]}" if paging.missing else ""
+        raise Permanent(f"no page of the listing has an article: check {where}{more}")
+    if not paging.missing and not paging.failed:
+        raise Permanent("no page of the listing exists: check listing.url_template")
+    return (_retry_page_item(listing, url) for url in paging.missing)
+
+
+def _articles(scraper: Scraper, context: NewspaperContext, entries: Sequence[Entry]) -> Iterator[NewItem]:
+    stage = scraper.stages["article"]
+    for entry in entries:
+        payload = entry.payload()
+        if context.reader.needs_page(payload):
+            yield stage.item(entry.url, payload=payload)
+        else:
+            yield stage.item(entry.url, payload=payload, lane=None)  # no request is sent

@@ -1,0 +1,97 @@
+"""The articles that are known already: those of files with earlier exports."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import glob
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+
+from shoal.define.yaml_scraper import YamlHeader, slug, yaml_error
+from shoal.errors import InvalidItem, InvalidScraper
+from shoal.model.url_key import key_hash, url_key
+from shoal.recipes.newspapers.settings import Newspaper, as_tuple
+
+SUFFIXES = (".csv", ".jsonl", ".txt")
+# Where the files of a newspaper go unless the operator names a folder.
+DATA_FOLDER = "data"
+MAX_FIELD_BYTES = 16 << 20
+
+
+def newspaper_folder(header: YamlHeader, data: str) -> Path:
+    """`data/fiji/times`: where the files of this newspaper are."""
+    return Path(data or DATA_FOLDER).expanduser() / header.section / (slug(header.path.stem) or "x")
+
+
+class _Line(msgspec.Struct):
+    url: str | None = None
+
+
+class KnownArticles:
+    """The keys of the known articles, loaded once in every process that reads the listing."""
+
+    def __init__(self, header: YamlHeader, paper: Newspaper, data_folder: Callable[[], str]) -> None:
+        """`data_folder`: the operator's folder for exports, known when the scraper was configured."""
+        self._header = header
+        self._data_folder = data_folder
+        self._patterns = as_tuple(paper.known)
+        self._keys: frozenset[bytes] | None = None
+        self._reading = asyncio.Lock()
+        for pattern in self._patterns:
+            if not pattern.endswith(SUFFIXES):
+                message = f"known is {pattern!r}; it must end in {', '.join(SUFFIXES)}."
+                raise yaml_error(header, ["known"], message, remedy="Name an export, such as news/*.jsonl.")
+
+    async def load(self) -> None:
+        """Read the files, once. Raises InvalidScraper when one cannot be parsed."""
+        async with self._reading:
+            if self._keys is None:
+                self._keys = await asyncio.to_thread(self._read)
+
+    def has(self, url: str) -> bool:
+        assert self._keys is not None, "load() comes first"
+        return bool(self._keys) and _key(url) in self._keys
+
+    def _read(self) -> frozenset[bytes]:
+        folder = self._header.folder
+        own = glob.escape(str(newspaper_folder(self._header, self._data_folder())))
+        patterns = (*self._patterns, f"{own}/news*.csv", f"{own}/*.jsonl")
+        found = (glob.glob(pattern, root_dir=folder, recursive=True) for pattern in patterns)
+        urls = (url for names in found for name in names for url in _urls(folder / name))
+        return frozenset(key for url in urls if (key := _key(url)) is not None)
+
+
+def _urls(file: Path) -> Iterator[str]:
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            if file.suffix == ".csv":
+                yield from _column(file, lines)
+            elif file.suffix == ".jsonl":
+                decode = msgspec.json.Decoder(_Line).decode
+                yield from (url for line in lines if not line.isspace() and (url := decode(line).url))
+            else:
+                yield from (line.strip() for line in lines)
+    except (OSError, ValueError, csv.Error) as problem:
+        raise InvalidScraper(
+            f"{file} cannot be read as a list of known articles: {' '.join(str(problem).split())}.",
+            remedy="Correct the file, or remove it from known.",
+        ) from None
+
+
+def _column(file: Path, lines: TextIO) -> Iterator[str]:
+    csv.field_size_limit(MAX_FIELD_BYTES)
+    rows = csv.DictReader(lines)
+    if "url" not in (rows.fieldnames or ()):
+        raise InvalidScraper(f"{file} has no column url.", remedy="Take it out of known.")
+    yield from (row["url"] for row in rows if row["url"])
+
+
+def _key(url: str) -> bytes | None:
+    try:
+        return key_hash(url_key(url))[:16]
+    except InvalidItem:
+        return None

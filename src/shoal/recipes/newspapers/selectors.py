@@ -1,0 +1,147 @@
+"""CSS selectors as newspapers' files use them: the text of whole elements, fallbacks, classes written with a space."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from shoal.define.yaml_scraper import YamlHeader, yaml_error
+from shoal.recipes.newspapers.settings import Newspaper, OneOrMore, as_tuple
+
+if TYPE_CHECKING:
+    from parsel import Selector
+
+_PSEUDO = re.compile(r"::(text|attr\([^)]*\))\s*$")
+_TEXT = re.compile(r"\s*[>\s]?\s*::text\s*$")
+# A name that follows white space or begins the selector, where CSS means an element.
+_BARE_NAME = re.compile(r"(^|\s+)([A-Za-z_][\w-]*)(?=[\s.:\[#]|$)")
+# fmt: off
+_BLOCKS = frozenset({
+    "address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "figcaption", "figure", "footer", "h1",
+    "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "ol", "p", "pre", "section", "table", "td", "th", "tr", "ul",
+})
+_ELEMENTS = _BLOCKS | {
+    "a", "abbr", "area", "audio", "b", "base", "bdi", "bdo", "body", "button", "canvas", "caption", "center", "cite",
+    "code", "col", "colgroup", "data", "datalist", "del", "details", "dfn", "dialog", "em", "embed", "fieldset", "font",
+    "form", "head", "hgroup", "html", "i", "iframe", "img", "input", "ins", "kbd", "label", "legend", "link", "main",
+    "map", "mark", "menu", "meta", "meter", "nav", "noscript", "object", "optgroup", "option", "output", "picture",
+    "progress", "q", "s", "samp", "script", "search", "select", "small", "source", "span", "strong", "style", "sub",
+    "summary", "sup", "svg", "tbody", "template", "textarea", "tfoot", "thead", "time", "title", "track", "u", "var",
+    "video", "wbr",
+}
+# fmt: on
+_SKIPPED = frozenset({"script", "style", "noscript", "template"})
+
+
+def check_selectors(header: YamlHeader, paper: Newspaper) -> None:
+    """Raises InvalidScraper for an invalid selector."""
+    from parsel import Selector
+
+    empty = Selector(text="<html></html>")
+    for table in ("thumbnail", "article"):
+        given = getattr(paper.selectors, table)
+        for field in given.__struct_fields__ if given is not None else ():
+            for selector in as_tuple(getattr(given, field)):
+                try:
+                    empty.css(selector)
+                except Exception as problem:  # parsel raises errors of several unrelated classes
+                    where = f"selectors.{table}.{field}"
+                    message = f"{where} is {selector!r}, which is no CSS selector: {' '.join(str(problem).split())}."
+                    raise yaml_error(header, ["selectors", table, field], message) from None
+
+
+def class_reading(selector: str) -> str | None:
+    """`.card wide` as `.card.wide`: a class attribute copied with its space; None if the selector has no such name."""
+
+    def as_class(found: re.Match[str]) -> str:
+        return found[0] if found[2].lower() in _ELEMENTS else f".{found[2]}"
+
+    pseudo = _PSEUDO.search(selector)
+    plain = selector[: pseudo.start()] if pseudo else selector
+    read = _BARE_NAME.sub(as_class, plain)
+    return None if read == plain else read + (pseudo[0] if pseudo else "")
+
+
+def elements(scope: Selector, selectors: OneOrMore) -> list[Selector]:
+    """The elements of the first selector that matches."""
+    return next((found for selector in _readings(selectors) if (found := _matches(scope, selector))), [])
+
+
+def texts(scope: Selector, selectors: OneOrMore) -> list[str]:
+    """The texts of the first selector that finds any: those of attributes, or the whole text of each element."""
+    for selector in _readings(selectors):
+        values = _values(scope, selector)
+        if found := [stripped for value in values if (stripped := value.strip())]:
+            return found
+    return []
+
+
+def text(scope: Selector, selectors: OneOrMore) -> str | None:
+    """The first of the texts, in one line."""
+    found = texts(scope, selectors)
+    return " ".join(found[0].split()) if found else None
+
+
+def link(scope: Selector, selectors: OneOrMore) -> str | None:
+    """The first URL; of an element without ::text or ::attr its href."""
+    return text(scope, tuple(each if _PSEUDO.search(each) else f"{each}::attr(href)" for each in as_tuple(selectors)))
+
+
+def text_in(root: Any) -> str:
+    """The visible text of an element: one line for each block, without scripts."""
+    lines = "".join(_pieces(root)).split("\n")
+    return "\n".join(line for each in lines if (line := " ".join(each.split())))
+
+
+def _readings(selectors: OneOrMore) -> Iterator[str]:
+    """Each selector as it is written, then with its classes joined."""
+    for selector in as_tuple(selectors):
+        yield selector
+        if (read := class_reading(selector)) is not None:
+            yield read
+
+
+def _values(scope: Selector, selector: str) -> list[str]:
+    pseudo = _PSEUDO.search(selector)
+    if pseudo is not None and pseudo[1] != "text":
+        plain = selector[: pseudo.start()].strip()
+        found = _matches(scope, plain) if plain else [scope]
+        name = pseudo[1].removeprefix("attr(").removesuffix(")").strip()
+        return [value for match in found if (value := match.root.get(name)) is not None]
+    # `::text` is the text of the element with all that is in it, not only of its own text nodes.
+    plain = _TEXT.sub("", selector).strip() if pseudo else selector
+    return [text_in(match.root) for match in (_matches(scope, plain) if plain else [scope])]
+
+
+def _matches(scope: Selector, selector: str) -> list[Selector]:
+    """The elements in the scope that match. Ancestors that the selector names may lie outside of the scope."""
+    found: list[Selector] = list(scope.css(selector))
+    if found or (" " not in selector.strip() and ">" not in selector):
+        return found
+    document = scope.root.getroottree().getroot()
+    if document is scope.root:
+        return found
+    inside = set(scope.root.iter())
+    return [match for match in type(scope)(root=document, type="html").css(selector) if match.root in inside]
+
+
+def _pieces(root: Any) -> Iterator[str]:
+    """The texts below an element, with line breaks around blocks. Iterative: pages nest deeper than the call stack."""
+    stack = [(root, False)]
+    while stack:
+        node, closing = stack.pop()
+        shown = isinstance(node.tag, str) and node.tag not in _SKIPPED  # comments have no name
+        if shown and node.tag in _BLOCKS:
+            yield "\n"
+        if not closing and shown:
+            yield _collapse_spaces(node.text)
+            stack.append((node, True))
+            stack += [(child, False) for child in reversed(node)]
+        elif node is not root:
+            yield _collapse_spaces(node.tail)
+
+
+def _collapse_spaces(text: str | None) -> str:
+    """A line break in the source is displayed as a space."""
+    return re.sub(r"\s+", " ", text or "")

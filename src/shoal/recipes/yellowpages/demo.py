@@ -1,0 +1,173 @@
+"""`shoal demo yellowpages`: the pool of ten workers and fifty proxies on a stand-in, and what both say afterwards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+from shoal.demo.recipe import DemoStep, RecipeDemo, Testimony
+from shoal.demo.stand_in import RunningStandIn, Visit
+from shoal.model.egress import ExitState
+from shoal.model.views import AttemptView
+from shoal.recipes.yellowpages.proxies import RunningProxies, serving_proxies
+from shoal.recipes.yellowpages.stand_in import YellowPages
+from shoal.service.client import Fleet
+
+WORKERS = 10
+MIN_DELAY, MAX_DELAY = 0.2, 0.4
+# A request may be a little late at the site, and the one after it not: gaps are measured there.
+LATE_SECONDS = 0.1
+PAGE = 200
+
+
+class TargetEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """A target as the ledger has it: its attempts, and how many pages of it are read."""
+
+    city: str
+    category: str
+    pages: int
+    state: str
+    attempts: tuple[AttemptView, ...]
+
+    @property
+    def done(self) -> int:
+        """How many attempts ended as done."""
+        return sum(attempt.outcome == "done" for attempt in self.attempts)
+
+
+async def read_targets(fleet: Fleet, run: str = "latest") -> list[TargetEvidence]:
+    """All targets of a run with their attempts."""
+    found, cursor = [], None
+    while True:
+        page = await fleet.items(run, cursor=cursor, limit=PAGE)
+        for item in page.rows:
+            payload = item.payload or {}
+            detail = await fleet.item(run, id=item.id)
+            found.append(
+                TargetEvidence(
+                    city=payload["city_slug"],
+                    category=payload["category_slug"],
+                    pages=payload["max_pages"],
+                    state=item.state.value,
+                    attempts=detail.attempts,
+                )
+            )
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+def addresses_by_worker(targets: Sequence[TargetEvidence]) -> dict[str, set[str]]:
+    """The addresses that each worker went out through, by its attempts."""
+    found: dict[str, set[str]] = {}
+    for attempt in (attempt for target in targets for attempt in target.attempts):
+        exit_name = str((attempt.detail or {}).get("egress", ""))
+        if attempt.worker and exit_name:
+            found.setdefault(attempt.worker, set()).add(exit_name.rpartition("/")[2].partition(":")[0])
+    return found
+
+
+async def banned_addresses(fleet: Fleet) -> set[str]:
+    """The addresses of the proxies that rest."""
+    exits = await fleet.exits()
+    return {each.label.partition("//")[2].partition(":")[0] for each in exits if each.state is ExitState.BANNED}
+
+
+def gaps_by_worker(visits: Sequence[Visit], proxies: RunningProxies, workers: int = WORKERS) -> dict[int, list[float]]:
+    """Seconds between two visits of one worker, which the site knows by its addresses; by the worker's number."""
+    place = {address: at * workers // len(proxies.addresses) for at, address in enumerate(proxies.addresses)}
+    times: dict[int, list[float]] = {}
+    for visit in visits:
+        if visit.peer in place:
+            times.setdefault(place[visit.peer], []).append(visit.at)
+    return {worker: [after - before for before, after in pairwise(sorted(starts))] for worker, starts in times.items()}
+
+
+class YellowPagesDemo(RecipeDemo):
+    """612 targets in 51 states; five proxies are dead, three drop connections, the site shows captchas."""
+
+    name = "yellowpages"
+    about = "51 states, ten workers, fifty proxies: 5 are dead, 3 drop connections, and the site shows captchas."
+
+    def __init__(self) -> None:
+        self._proxies: RunningProxies | None = None
+
+    def stand_in(self) -> YellowPages:
+        return YellowPages(faults=("captcha", "limits"), latency=(0.01, 0.05))
+
+    @contextmanager
+    def serving(self, folder: Path) -> Iterator[RunningStandIn[YellowPages]]:
+        with self.stand_in().serving() as site, serving_proxies() as self._proxies:
+            file = folder / "data" / "webshare_proxies.txt"
+            file.write_text("".join(f"{line}\n" for line in self._proxies.lines()))
+            file.chmod(0o600)
+            yield site
+
+    def environment(self, site: RunningStandIn[YellowPages]) -> Mapping[str, str]:
+        return {
+            "YP_BASE_URL": site.url,
+            "WORKER_COUNT": str(WORKERS),
+            "MIN_DELAY_SECONDS": str(MIN_DELAY),
+            "MAX_DELAY_SECONDS": str(MAX_DELAY),
+            "PROXY_FILE": "data/webshare_proxies.txt",
+        }
+
+    def steps(self, site: RunningStandIn[YellowPages]) -> Sequence[DemoStep]:
+        targets = ("python", "generate_city_targets.py", "--states", "all")
+        return [
+            DemoStep(("python", "state_assignments.py"), "Which worker has which states."),
+            DemoStep((*targets, "--cities-per-state", "3", "--max-categories", "4"), "A target per city and category."),
+            DemoStep(
+                ("shoal", "pool", "yellowpages", "--yes", "--stagger", "0-0.2"), "Ten workers, five proxies each."
+            ),
+            DemoStep(("shoal", "proxies", "ls", "--state", "banned"), "Dead proxies rest for an hour."),
+        ]
+
+    async def testimony(self, site: RunningStandIn[YellowPages], fleet: Fleet) -> Testimony:
+        assert self._proxies is not None
+        proxies, visits, targets = self._proxies, site.log(), await read_targets(fleet)
+        states = Counter(target.state for target in targets)
+        found = {record["company"] async for record in fleet.records()}
+        truth = site.site.companies_of((target.city, target.category, target.pages) for target in targets)
+        shares = addresses_by_worker(targets)
+        gaps = gaps_by_worker(visits, proxies)
+        closest = min((gap for each in gaps.values() for gap in each), default=0.0)
+        banned = {
+            each.label.partition("//")[2].partition(":")[0] for each in await fleet.exits() if each.state == "banned"
+        }
+        notes = Counter(visit.note for visit in visits if visit.note in ("captcha", "too fast", "blocked"))
+        missing = sum(visit.status == 404 for visit in visits)
+        lines = [
+            f"{len(visits)} requests from {len({visit.peer for visit in visits})} addresses",
+            f"{missing} pages were not there (404), and the search was asked instead",
+            f"{notes['captcha']} captchas were shown, {notes['too fast']} times an address was told to slow down",
+            f"{len(targets)} targets: {', '.join(f'{number} {state}' for state, number in states.items())}, "
+            f"each done once; workers used at most {max(map(len, shares.values()), default=0)} addresses each",
+            f"closest two requests of one worker, as the site saw them: {closest:.2f} s; a worker waits {MIN_DELAY} to "
+            f"{MAX_DELAY} s",
+            f"{len(banned)} proxies rest: {', '.join(sorted(banned)) or 'none'}",
+            f"{len(found)} companies stored; {len(truth)} are in the pages",
+        ]
+        problems = [
+            *(["some targets are not done"] if set(states) - {"done"} else []),
+            *(["a target was done twice"] if any(target.done > 1 for target in targets) else []),
+            *(["the companies are not those of the pages"] if found != truth else []),
+            *(["an address had two workers"] if _has_overlap(shares.values()) else []),
+            *(["a worker asked too soon"] if closest < MIN_DELAY - LATE_SECONDS else []),
+            *([f"dead proxies that do not rest: {', '.join(left)}"] if (left := sorted(proxies.dead - banned)) else []),
+        ]
+        figures = {"requests": len(visits), "targets": len(targets), "companies": len(found), "closest": closest}
+        return Testimony(lines=lines, problems=problems, figures=figures)
+
+
+def _has_overlap(shares: Iterable[set[str]]) -> bool:
+    times = Counter(address for share in shares for address in share)
+    return any(number > 1 for number in times.values())
+
+
+DEMO = YellowPagesDemo()
