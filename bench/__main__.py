@@ -25,11 +25,13 @@ from bench import (
     memory,
     processes,
     removal,
+    scale,
     scrape,
     scrape_links,
     scrape_memory,
     sinks,
     throughput,
+    volume,
 )
 from bench.figures import Report
 from bench.machine import machine_facts
@@ -62,6 +64,8 @@ BENCHMARKS: dict[str, Callable[[Session], Report]] = {
     "killed_jobs": killed_jobs.run,
     "sinks": sinks.run,
     "feeds": feeds.run,
+    "scale": scale.run,
+    "volume": volume.run,
 }
 
 
@@ -71,7 +75,8 @@ def main() -> None:
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     reports = []
-    with PostgresServer(fsync=True, settings=SERVER_SETTINGS) as server:
+    # A hundred workers open up to 700.
+    with PostgresServer(fsync=True, max_connections=800, settings=SERVER_SETTINGS) as server:
         postgres = PostgresPlace(server)
         facts = machine_facts(server.admin_url)
         session = Session(postgres, SqlitePlace(), "full" if arguments.full else "quick")

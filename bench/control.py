@@ -424,6 +424,7 @@ def requests_of(server: Server, filled: FilledLedger) -> dict[str, str]:
         "events of nobody": "/api/v1/events?actor=nobody",
         "alerts": "/api/v1/alerts",
         "alerts of a run": f"/api/v1/alerts?run={filled.run.id}",
+        "S4 jobs": "/jobs",
         "S4 status": "/jobs/workers/status",
         "S4 performance": "/jobs/workers/performance",
         "S4 queue": "/jobs/queue/stats",

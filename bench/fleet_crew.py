@@ -45,10 +45,10 @@ async def page(page: Page):
 class Desk:
     """A folder with the scraper, where `shoal` commands are typed. `ledger`: the address that they use."""
 
-    def __init__(self, folder: Path, ledger: str) -> None:
+    def __init__(self, folder: Path, ledger: str, scraper: str = _SCRAPER) -> None:
         self.folder = folder
         self.environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "SHOAL_LEDGER": ledger}
-        (folder / "pages.py").write_text(_SCRAPER)
+        (folder / "pages.py").write_text(scraper)
 
     def enqueue(self, urls: Sequence[str]) -> tuple[str, float]:
         """A new run of these URLs by `shoal enqueue`: its id, and the seconds that the command took."""
@@ -72,9 +72,9 @@ class Desk:
 
 
 @contextmanager
-def desk(ledger: str) -> Iterator[Desk]:
+def desk(ledger: str, scraper: str = _SCRAPER) -> Iterator[Desk]:
     with tempfile.TemporaryDirectory(prefix="shoal-fleet-") as folder:
-        yield Desk(Path(folder), ledger)
+        yield Desk(Path(folder), ledger, scraper)
 
 
 class Crew:
@@ -122,6 +122,11 @@ class Crew:
         times = [psutil.Process(worker.pid).cpu_times() for worker in self._running]
         return float(sum(time.user + time.system for time in times))
 
+    def memory_mb(self) -> float:
+        """Resident memory of a worker, on average."""
+        sizes = [psutil.Process(worker.pid).memory_info().rss for worker in self._running]
+        return float(sum(sizes)) / len(sizes) / 2**20
+
     def send_home(self) -> list[Notes]:
         """Stop all of them as a supervisor does, and read their notes."""
         self.check()
@@ -139,13 +144,13 @@ class Crew:
         return self._desk.folder / f"said-{number}.log"
 
 
-def wait_until(reached: Callable[[], bool], crew: Crew) -> None:
+def wait_until(reached: Callable[[], bool], crew: Crew, patience: float = PATIENCE_SECONDS) -> None:
     """Look until it is so; raise RuntimeError when a worker leaves or nothing happens for too long."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + patience
     while not reached():
         crew.check()
         if time.monotonic() > deadline:
-            raise RuntimeError(f"waited {PATIENCE_SECONDS:.0f} s in vain")
+            raise RuntimeError(f"waited {patience:.0f} s in vain")
         time.sleep(POLL_SECONDS)
 
 

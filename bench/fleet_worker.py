@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 
@@ -34,6 +34,12 @@ class Call(msgspec.Struct, array_like=True):
     @property
     def seconds(self) -> float:
         return self.ended - self.began
+
+
+class CallLog(Protocol):
+    """Where calls are written down: a list, or a file when they are too many for one."""
+
+    def append(self, call: Call, /) -> None: ...
 
 
 class Notes(msgspec.Struct):
@@ -63,7 +69,7 @@ class Notes(msgspec.Struct):
 class TimedLedger:
     """A ledger whose claims and commits are timed; everything else goes straight through."""
 
-    def __init__(self, real: Ledger, calls: list[Call]) -> None:
+    def __init__(self, real: Ledger, calls: CallLog) -> None:
         self._real = real
         self._calls = calls
         self.claims = _TimedClaims(real.claims, calls)
@@ -74,7 +80,7 @@ class TimedLedger:
 
 
 class _Timed:
-    def __init__(self, real: Any, calls: list[Call]) -> None:
+    def __init__(self, real: Any, calls: CallLog) -> None:
         self._real = real
         self._calls = calls
 
@@ -98,14 +104,19 @@ class _TimedCommits(_Timed):
         return report
 
 
-def work(notes: Path, arguments: Sequence[str]) -> int:
-    calls: list[Call] = []
+def time_calls(calls: CallLog) -> None:
+    """From now on every ledger that this process opens writes down its claims and commits."""
     connect = wiring.connect_ledger
 
     async def connect_timed(settings: Settings, **options: Any) -> Ledger:
         return cast(Ledger, TimedLedger(await connect(settings, **options), calls))
 
     wiring.connect_ledger = connect_timed
+
+
+def work(notes: Path, arguments: Sequence[str]) -> int:
+    calls: list[Call] = []
+    time_calls(calls)
     code = main(arguments)
     notes.write_bytes(msgspec.json.encode(Notes(calls, time.process_time())))
     return code
