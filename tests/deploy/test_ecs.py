@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import boto3  # type: ignore[import-untyped]
 import botocore.session  # type: ignore[import-untyped]
+import moto
 import pytest
 from botocore.validate import ParamValidator  # type: ignore[import-untyped]
 
@@ -31,6 +34,41 @@ def test_a_file_is_a_valid_call(name: str, call: str) -> None:  # S0.14
 
 def test_the_validator_notices() -> None:
     assert "countt" in complaints("RunTask", {**ecs("run-task.json"), "countt": 5})
+
+
+@pytest.fixture
+def amazon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Amazon's API, kept in memory by moto."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+    # Without a reset: an S3 server of other tests may live in this process, and would lose its buckets.
+    mocked = moto.mock_aws()
+    mocked.start(reset=False)
+    yield
+    mocked.stop(remove_data=False)
+
+
+@pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow:DeprecationWarning")
+@pytest.mark.usefixtures("amazon")
+def test_the_calls_of_the_guide_are_accepted() -> None:
+    """S0.14: register, then migrate, enqueue and five workers, each with the command that the files name."""
+    compute, network = boto3.client("ecs"), boto3.client("ec2")
+    subnet = network.describe_subnets()["Subnets"][0]
+    group = network.describe_security_groups()["SecurityGroups"][0]["GroupId"]
+    compute.create_cluster(clusterName="shoal")
+    definition = ecs("task-definition.json")
+    for container in definition["containerDefinitions"]:
+        container["memory"] = int(definition["memory"])  # moto wants it of each container, Fargate of the task
+    task = compute.register_task_definition(**definition)["taskDefinition"]
+    assert task["taskDefinitionArn"].endswith("task-definition/shoal-worker:1")
+    place = {"subnets": [subnet["SubnetId"]], "securityGroups": [group], "assignPublicIp": "DISABLED"}
+    started = {}
+    for name in ("migrate.json", "enqueue.json", "run-task.json"):
+        answer = compute.run_task(**ecs(name) | {"networkConfiguration": {"awsvpcConfiguration": place}})
+        assert answer["failures"] == []
+        started[name] = len(answer["tasks"])
+    assert started == {"migrate.json": 1, "enqueue.json": 1, "run-task.json": 5}
 
 
 def test_the_task_has_the_size_that_was_asked_for() -> None:  # S0.14
