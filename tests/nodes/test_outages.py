@@ -115,7 +115,7 @@ def test_the_database_goes_away_and_comes_back(fleet: Fleet, recovered: Recovere
             gone_at = time.monotonic()
             accident(fleet.lab)
             there_at = time.monotonic()
-            until_done(fleet, fleet.operator.counts().done + 1)
+            until_done(fleet, min(PAGES, fleet.operator.counts().done + 1))
             recovered(f"{what}: the next record is stored", time.monotonic() - gone_at, there_at - gone_at + MARGIN)
         assert [worker.wait(PATIENCE) for worker in team] == [0, 0, 0]
         visits = site.visits()
