@@ -1,7 +1,8 @@
 """Fixtures for all tests: real databases, started on first use, once per test process; projects; the command line."""
 
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,6 +18,7 @@ from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresDatabases, PostgresServer, external_databases, unique_name
 from tests.support.project import Finished, Project, Shoal, clean_environment, migrate
 from tests.support.proxies import MicroSocks, Squid, TinyProxy
+from tests.support.tor_network import TorNetwork
 
 # Whoever works behind a proxy still tests on loopback.
 for variable in [name for name in os.environ if name.upper().endswith("_PROXY")]:
@@ -232,6 +234,29 @@ def migrated_postgres(postgres_server: PostgresDatabases, migrated_template: str
     postgres_server.create_database(name, migrated_template)
     yield postgres_server.url(name)
     postgres_server.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def starting_tor_network() -> Iterator[Callable[[], TorNetwork]]:
+    """A private Tor network, started beside other tests; the value waits for its start."""
+    network = TorNetwork()
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        starting = thread.submit(network.__enter__)
+        try:
+            yield starting.result
+        finally:
+            if starting.exception() is None:
+                network.__exit__(None, None, None)
+
+
+@pytest.fixture
+def tor_network(starting_tor_network: Callable[[], TorNetwork]) -> TorNetwork:
+    try:
+        network = starting_tor_network()
+    except MissingPartError as error:
+        missing(str(error))
+    network.wait_until_ready()
+    return network
 
 
 @pytest.fixture

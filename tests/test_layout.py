@@ -19,8 +19,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DISTRIBUTIONS = {"dotenv": "python-dotenv", "yaml": "pyyaml"}
 # Stubs that only type checkers read.
 TYPING_ONLY = {"_typeshed"}
-MAX_MODULES = 392
-MAX_CLI_FILES = 42
+MAX_MODULES = 440
+MAX_CLI_FILES = 44
 
 
 @cache
@@ -30,7 +30,7 @@ def modules() -> tuple[tuple[Path, ast.Module], ...]:
     return tuple(
         (name, ast.parse((SOURCE / name).read_text()))
         for name in names
-        if not (name.parts[0] == "templates" and len(name.parts) > 2)
+        if not (name.parts[0] == "templates" and len(name.parts) > 2) and "project" not in name.parts
     )
 
 
@@ -90,19 +90,34 @@ def test_a_package_that_uses_an_extra_names_it() -> None:
             assert f"shoal[{extra}]" in told, f"{path} needs {extra}, but nothing in {folder.name} says so"
 
 
+def declared_in(requirements: Path) -> set[str]:
+    return declared([line for line in requirements.read_text().splitlines() if line and line[:1] != "#"])
+
+
 def test_a_new_project_imports_what_it_declares() -> None:
     templates = SOURCE / "templates"
-    declared_there = declared(
-        [line for line in (templates / "common" / "requirements.txt").read_text().splitlines() if line[:1] != "#"]
-    )
-    assert declared_there == {"shoal", "pytest"}
-    for folder in (
-        path for path in templates.iterdir() if path.is_dir() and path.name not in ("common", "__pycache__")
-    ):
+    common = templates / "common" / "requirements.txt"
+    assert declared_in(common) == {"shoal", "pytest"}
+    folders = [path for path in templates.iterdir() if path.is_dir() and path.name not in ("common", "__pycache__")]
+    for folder in [*folders, *(SOURCE / "recipes").glob("*/project")]:
+        requirements = folder / "requirements.txt"
+        declared_there = declared_in(requirements if requirements.exists() else common)
         own = {path.stem for path in folder.rglob("*.py")}
         for path in folder.rglob("*.py"):
             used = set(imported(ast.parse(path.read_text()))) - sys.stdlib_module_names - own
             assert {normalized(name) for name in used} <= declared_there, path
+
+
+def test_a_recipe_uses_the_public_interface_only() -> None:
+    """What `shoal init --recipe` copies is code that a user could have written."""
+    allowed = {"shoal", "shoal.errors", "shoal.serve", "shoal.testing"}
+    for path in (SOURCE / "recipes").glob("*/project/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "shoal":
+                assert node.module in allowed, f"{path}: {node.module}"
+            elif isinstance(node, ast.Import):
+                internal = [alias.name for alias in node.names if alias.name.startswith("shoal.")]
+                assert not set(internal) - allowed, f"{path}: {internal}"
 
 
 def test_pytest_finds_the_fixtures_of_authors() -> None:

@@ -11,7 +11,7 @@ from shoal.errors import Permanent
 from shoal.fetch.html_links import MAX_ATTRIBUTES, has_overlong_tag, links
 from shoal.fetch.page import Page
 from shoal.model.item import NewItem
-from shoal.recipes.newspaper.cleaning import plain_text
+from shoal.recipes.newspapers.cleaning import plain_text
 from tests.support.memory_growth import growth
 
 URL = "http://a.test/dir/page"

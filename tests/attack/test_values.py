@@ -8,7 +8,7 @@ from shoal.errors import Permanent, Throttled
 from shoal.fetch.classify import classify_page, read_date, read_decimal
 from shoal.fetch.page import Page
 from shoal.fetch.sitemap import read_sitemap
-from shoal.recipes.newspaper.cleaning import read_day
+from shoal.recipes.newspapers.dates import read_day
 from tests.support.memory_growth import growth
 
 NOW = dt.datetime(2024, 5, 6, tzinfo=dt.UTC)

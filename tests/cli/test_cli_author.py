@@ -1,4 +1,4 @@
-"""What an author types before there is anything to run in earnest: init, try, shell, bench."""
+"""What an author types before there is anything to run in earnest: init, try, shell, bench, plan."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import re
 import select
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from shoal.cli.main import VERBS, app, main
 from shoal.config.settings import Settings
 from shoal.demo.shop import Shop
 from shoal.demo.shop.serving import RunningShop
+from shoal.recipes import RECIPES, find_project
 from shoal.templates import TEMPLATES
 from tests.support import fork_server
 from tests.support.fork_server import COMMAND
@@ -193,6 +195,22 @@ def test_init_it_overwrites_nothing(shoal: Shoal, tmp_path: Path) -> None:
     assert "shoal.toml already; nothing was written" in refused.stderr
     assert [file.name for file in tmp_path.iterdir()] == ["shoal.toml"]
     assert (tmp_path / "shoal.toml").read_text() == "concurrency = 3\n"
+
+
+@pytest.mark.parametrize("recipe", [*TEMPLATES, *RECIPES])
+def test_init_what_is_commented_out_may_be_used(recipe: str) -> None:
+    """A table that is shown as an example is not there already: TOML refuses it twice."""
+    text = dict(find_project(recipe).files()).get("shoal.toml", "")
+    tables = re.sub(r"(?m)^# (?=\[)", "", text)
+    assert tomllib.loads(tables)["scrapers"], tables
+
+
+def test_init_a_folder_that_has_a_project_is_refused_with_a_command_that_works(shoal: Shoal, tmp_path: Path) -> None:
+    assert shoal("init", "--recipe", "github").returncode == 0
+    refused = shoal("init", "--recipe", "yellowpages")
+    assert refused.returncode == 2
+    assert "shoal init DIR --recipe yellowpages" in refused.stderr
+    assert not (tmp_path / "yellowpages.py").exists()
 
 
 def test_init_it_says_what_it_made_and_what_to_type_next(shoal: Shoal, tmp_path: Path) -> None:
@@ -494,6 +512,69 @@ def test_bench_it_measures_a_postgresql(shoal: Shoal, postgres_url: str) -> None
     assert done.returncode == 0, done.stderr
     assert "claims and commits on postgresql://" in done.stdout
     assert shoal("db", "show", "--json", SHOAL_LEDGER=postgres_url).stdout == ""
+
+
+# S0.30, S1.27, S3.28: what a job takes is computed from measured costs.
+def test_plan_says_what_a_job_needs_within_a_terminal(shoal: Shoal, tmp_path: Path) -> None:
+    done = shoal("plan", "--pages", "1e9", "--latency", "0.5", "--size", "50KB", "--hosts", "1e6")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    for word in ("hours", "workers", "database cores", "connections", "disk of the ledger", "network", "enqueueing"):
+        assert re.search(rf"^{word} +[0-9]", done.stdout, re.MULTILINE), word
+    assert "PostgreSQL is the limit" in done.stdout
+    assert "off by up to a factor of" in " ".join(done.stdout.split())
+    assert list(tmp_path.iterdir()) == [], "it needs no ledger"
+
+
+def test_plan_reads_every_option(shoal: Shoal) -> None:
+    given = {
+        "--latency": "2",
+        "--size": "9KB",
+        "--hosts": "1000",
+        "--delay": "3",
+        "--per-host": "2",
+        "--concurrency": "40",
+        "--hours": "12",
+        "--database-cores": "4",
+        "--bandwidth": "1Gbit",
+        "--record-size": "1KB",
+    }
+    options = [text for option in given.items() for text in option]
+    done = shoal("plan", "--pages", "1e6", *options, "--store", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    wanted: dict[str, object] = {
+        "pages": 1e6,
+        "latency": 2,
+        "size": 9_000,
+        "hosts": 1_000,
+        "delay": 3,
+        "per_host": 2,
+        "concurrency": 40,
+    }
+    wanted |= {"hours": 12, "workers": None, "database_cores": 4, "bandwidth": 1e9, "record_size": 1_000, "store": True}
+    assert answer["job"] == wanted
+    assert answer["plan"]["bottleneck"] == "hours"
+    assert answer["plan"]["rate"] == pytest.approx(1e6 / 12 / 3600)
+    assert answer["plan"]["store_bytes"] > 0
+    assert json.loads(shoal("plan", "--pages", "1e6", "--workers", "3", "--json").stdout)["plan"]["workers"] == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "--pages"),
+        (("--pages", "none"), "--pages"),
+        (("--pages", "0"), "--pages is 0; it must be a number of pages, such as 1e6."),
+        (("--pages", "1e6", "--size", "big"), "--size is 'big'; it must be a size. Write it as 50KB."),
+        (("--pages", "1e6", "--bandwidth", "fast"), "Write it as 10Gbit."),
+        (("--pages", "1e6", "--hours", "1", "--workers", "2"), "Give one of them."),
+    ],
+)
+def test_plan_refuses_in_one_sentence_with_a_remedy(shoal: Shoal, arguments: tuple[str, ...], said: str) -> None:
+    done = shoal("plan", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
 
 
 def in_folder(folder: Path, *arguments: str, stdin: str = "") -> Finished:

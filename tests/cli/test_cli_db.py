@@ -16,6 +16,7 @@ import pytest
 from shoal.config import Settings
 from shoal.model.run import RunSpec, StageSpec
 from shoal.wiring import ledger_context
+from tests.support.postgres import PostgresDatabases
 from tests.support.project import Shoal
 
 FUTURE = 999
@@ -145,6 +146,28 @@ def test_postgres_must_be_migrated_by_hand(shoal: Shoal, postgres_url: str) -> N
         assert refused.returncode == 3
         assert "Run `shoal db migrate`." in refused.stderr
         assert "Traceback" not in refused.stderr
+
+
+def test_a_database_that_is_not_utf8_is_refused(
+    shoal: Shoal, postgres_server: PostgresDatabases, postgres_url: str
+) -> None:
+    """Its URLs and records would be bytes, and lists that end at the last character of Unicode fail."""
+    name = urlsplit(postgres_url).path[1:] + "_ascii"
+    postgres_server.create_database(name, encoding="SQL_ASCII")
+    try:
+        refused = shoal("db", "migrate", SHOAL_LEDGER=postgres_server.url(name))
+    finally:
+        postgres_server.drop_database(name)
+    assert refused.returncode == 3
+    (line,) = refused.stderr.splitlines()
+    assert f"/{name} has the encoding SQL_ASCII; Shoal needs UTF8. Create another one: `createdb " in line
+    # As a ledger of an earlier build may be.
+    shoal("db", "migrate", SHOAL_LEDGER=postgres_url)
+    asyncio.run(
+        _execute_postgres(postgres_url, "update pg_database set encoding = 0 where datname = current_database()")
+    )
+    checked = shoal("doctor", SHOAL_LEDGER=postgres_url)
+    assert "has the encoding SQL_ASCII; Shoal needs UTF8." in checked.stdout
 
 
 def test_looking_at_a_missing_file_does_not_create_it(shoal: Shoal, sqlite_path: Path) -> None:

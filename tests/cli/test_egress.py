@@ -106,6 +106,24 @@ def test_proxies_at_the_terminal(project: Project) -> None:
         assert secret.encode() not in ledger
 
 
+def test_lines_that_are_no_proxies_are_named(project: Project) -> None:
+    (project.folder / "shoal.toml").write_text(TABLE)
+    (project.folder / "proxies.txt").write_text(
+        f"127.0.0.1:{free_port()}\nbadline\n# a comment\nhost:notaport:user:pw-of-line-4\n" + "nothing\n" * 9
+    )
+    (project.folder / "proxies.txt").chmod(0o600)
+    project.write(PAGES.format(url="http://127.0.0.1:9", count=1))
+    tested = project.shoal("proxies", "test", code=1)
+    assert "line 4 of" in tested.stderr
+    assert "no port from 1 to 65535" in tested.stderr
+    assert "and 6 more lines" in tested.stderr
+    checked = project.shoal("doctor", "--json", code=1)
+    (warning,) = [each for each in lines(checked.stdout) if "line 2 of" in each["text"]]
+    assert (warning["ok"], warning["warning"]) == (True, True)
+    for said in (tested, checked):
+        assert "pw-of-line-4" not in said.stdout + said.stderr
+
+
 def test_a_pool_is_freed_at_once(project: Project) -> None:
     (project.folder / "shoal.toml").write_text(TABLE.replace("ban_after = 2", "ban_after = 1_000"))
     with Site(pages=4) as site, MicroSocks(login=True) as proxy:

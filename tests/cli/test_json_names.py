@@ -5,6 +5,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +62,17 @@ FREE = (
 RUN_ID = re.compile(r"\d{8}_\d{6}(_\d+)?")
 # Old or ambiguous names of things that have another one.
 WRONG = {"run", "id", "item", "runs_id", "results", "key_id", "status_code", "per_minute", "eta", "counts", "told"}
-# A prompt, a script, what ends only on request, what needs a pool or an address, and what takes long (`demo` and
-# `schedule now` write what `run` writes).
+# A prompt, a script, what ends only on request, what needs a pool or an address, and what takes long (`demo`,
+# `start` and `schedule now` write what `run` writes).
 WITHOUT = {"shell", "completion", "schedule start", "alerts watch", "pool scale", "alerts test"}
-WITHOUT |= {"demo", "schedule now", "bench", "serve start"}
+WITHOUT |= {"demo", "start", "schedule now", "bench", "serve start"}
 # They only say on stderr what they did.
 WITHOUT |= {"results forget", "sinks reset"}
 
+NEWSPAPER = (files("shoal.templates") / "newspaper/configs/fiji/times.yaml").read_text()
 # Nothing is there to be listed.
-EMPTY = ("alerts ls", "sinks dead", "results cursors", "proxies test", "sessions ls")
+EMPTY = {"newspapers check", "newspapers import", "alerts ls", "sinks dead", "results cursors", "proxies test"}
+EMPTY |= {"sessions ls"}
 
 
 def calls(scene: Scene, folder: Path) -> dict[str, tuple[str, ...]]:
@@ -113,8 +116,11 @@ def calls(scene: Scene, folder: Path) -> dict[str, tuple[str, ...]]:
         "sinks dead": ("parts",),
         "sinks retry": ("parts",),
         "results export": (finished, "-o", str(folder / "out.csv")),
+        "newspapers check": (str(folder / "configs"),),
+        "newspapers import": (str(folder / "configs"), str(folder / "imported")),
         "db migrate": (),
         "db check": (),
+        "db views": ("books.py",),
         "db show": (),
         "db backup": (str(folder / "copy.db"),),
         "serve token add": ("anna",),
@@ -122,6 +128,7 @@ def calls(scene: Scene, folder: Path) -> dict[str, tuple[str, ...]]:
         "serve token rm": ("anna",),
         "config show": (),
         "doctor": (),
+        "plan": ("--pages", "1e9", "--hosts", "1e6", "--hours", "24"),
         "schedule ls": (),
         "schedule next": ("books",),
         "try": ("books.py", "URL/page/2"),
@@ -150,6 +157,8 @@ def test_every_command_names_things_alike(
     monkeypatch.setenv("SHOAL_LEDGER", str(sqlite_path))
     (tmp_path / "shoal.toml").write_text(TABLES)
     (tmp_path / "in").mkdir()
+    (tmp_path / "configs/fiji").mkdir(parents=True)
+    (tmp_path / "configs/fiji/times.yaml").write_text(NEWSPAPER)
     (tmp_path / "in/urls.txt").write_text("http://127.0.0.1:1/fed\n")
     scene = asyncio.run(_prepare(str(sqlite_path)))
     users: dict[str, set[str]] = defaultdict(set)

@@ -344,6 +344,17 @@ def test_a_list_that_was_cut_short_is_completed(project: Project) -> None:
     assert project.run().sealed
 
 
+def test_a_list_that_was_stored_needs_not_be_given_again_though_its_run_is_not_sealed(project: Project) -> None:
+    """A process that is killed between the two leaves such a run."""
+    project.write(PAGES)
+    with Site() as site:
+        listed = project.urls([f"{site.url}/page/1", f"{site.url}/page/2"])
+        project.shoal("enqueue", "shop.py", "--urls-file", listed, "--keep-open")
+        assert not project.run().sealed
+        project.shoal("run", "shop.py", "--resume")
+    assert (project.counts().done, project.run().sealed) == (2, True)
+
+
 ENDLESS = """
     shop = Scraper("shop")
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from tests.support.project import Project
+import pytest
+
+import shoal
+from shoal.ledger.postgres import schema as postgres_schema
+from tests.support.project import Command, Project
+from tests.support.releases import releases
 
 # Both wait until a file is there, so that the test decides how long they work side by side.
 CODE = """
@@ -28,7 +37,11 @@ CODE = """
 
 
 def rows(project: Project, *arguments: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in project.shoal(*arguments, "--json").stdout.splitlines()]
+    return parsed(project.shoal(*arguments, "--json"))
+
+
+def parsed(command: Command) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in command.stdout.splitlines()]
 
 
 def test_old_and_new_workers_side_by_side(fleet: Project) -> None:
@@ -90,3 +103,95 @@ def test_an_older_worker_leaves_a_stage_alone_that_it_does_not_have(project: Pro
     assert [(item.stage, item.state) for item in project.items()] == [("found", "done")] * 4 + [("added", "ready")] * 2
     project.shoal("worker", "new.py")
     assert project.counts().done == 6
+
+
+# A ledger of the newest release under the workers of this build, upgraded by a later one.
+
+SHOP = """
+    from pathlib import Path
+    shop = Scraper("shop")
+
+    @shop.stage
+    async def listing(item: Item):
+        while not Path("go").exists():
+            await asyncio.sleep(0.01)
+        yield {"listing": item.key or item.url}
+
+    @shop.stage
+    async def product(item: Item):
+        yield {"product": item.key or item.url}
+"""
+# It changes a table that workers use and copies data of all runs.
+LATER = """
+alter table {schema}run add column owner text not null default 'nobody';
+create table {schema}visit (item {integer} primary key, url text);
+insert into {schema}visit select id, url from {schema}item;
+"""
+
+
+def later_build(folder: Path) -> str:
+    """A copy of Shoal with one migration more; the PYTHONPATH with which commands use it."""
+    package = Path(shoal.__file__).parent
+    shutil.copytree(package, folder / "shoal", ignore=shutil.ignore_patterns("static"))
+    version = postgres_schema.code_version() + 1
+    for backend, schema, integer in (("postgres", "shoal.", "bigint"), ("sqlite", "", "integer")):
+        text = LATER.format(schema=schema, integer=integer)
+        (folder / "shoal" / "ledger" / backend / "migrations" / f"{version:04}_later.sql").write_text(text)
+    return str(folder)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def released(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Project]:
+    """A project on the ledger of the newest release, migrated by this build."""
+    release = releases()[-1]
+    (tmp_path / "project").mkdir()
+    place = str(tmp_path / "released.sqlite3")
+    if request.param == "postgres":
+        place = request.getfixturevalue("postgres_url")
+        asyncio.run(release.put_postgres(place))
+    else:
+        release.put_sqlite(Path(place))
+    with Project(tmp_path / "project", place) as project:
+        project.shoal("db", "migrate")
+        yield project
+
+
+def test_a_later_release_upgrades_a_ledger_under_workers_of_this_one(released: Project, tmp_path: Path) -> None:
+    project, known = released, postgres_schema.code_version()
+    later = later_build(tmp_path / "later")
+    project.write(SHOP)
+    runs = rows(project, "runs", "ls", "--scraper", "shop")
+    run, at_first = runs[0]["run_id"], sum(row["done"] for row in runs)
+    old = project.start("worker", "shop.py", "-j", "2", "--batch-size", "2")
+    deadline = time.monotonic() + 60
+    while not any(row["leased"] for row in rows(project, "workers", "ls") if row["pid"] == old.pid):
+        assert time.monotonic() < deadline
+
+    planned = project.shoal("db", "migrate", "--dry-run", PYTHONPATH=later).stdout
+    assert f"would go from schema version {known} to {known + 1}, by {known + 1:04}_later." in planned
+    refused = project.shoal("status", run, code=3, PYTHONPATH=later).stderr
+    assert f"has schema version {known}; this code needs {known + 1}. Run `shoal db migrate`." in refused
+    assert f"from schema version {known} to {known + 1}" in project.shoal("db", "migrate", PYTHONPATH=later).stdout
+    assert "nothing would be applied" in project.shoal("db", "migrate", "--dry-run", PYTHONPATH=later).stdout
+
+    # The worker of this build finishes what it holds, and says in one sentence why it leaves.
+    old.wait_until_it_says("newer schema in ledger")
+    (project.folder / "go").touch()
+    assert old.wait() == 3
+    said = [line for line in old.stderr.splitlines() if "was upgraded" in line]
+    assert len(said) == 1
+    assert f"beyond schema version {known}" in said[0]
+    assert "Upgrade Shoal on this machine" in said[0]
+
+    # Nothing of this build works on the upgraded ledger, and nothing takes the upgrade back.
+    for command in (("worker", "shop.py"), ("db", "migrate"), ("db", "migrate", "--dry-run")):
+        stderr = project.shoal(*command, code=3).stderr
+        assert f"The ledger has schema version {known + 1}; this Shoal knows versions up to {known}." in stderr
+
+    listing = ("runs", "ls", "--scraper", "shop", "--json")
+    half_way = parsed(project.shoal(*listing, PYTHONPATH=later))
+    project.shoal("worker", "shop.py", PYTHONPATH=later)
+    ended = parsed(project.shoal(*listing, PYTHONPATH=later))
+    assert {(row["state"], row["remaining"]) for row in ended} == {("finished", 0)}
+    assert at_first < sum(row["done"] for row in half_way) < sum(row["done"] for row in ended)
+    project.shoal("db", "check", "--deep", PYTHONPATH=later)

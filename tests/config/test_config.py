@@ -295,6 +295,23 @@ def test_postgres_by_parts(tmp_path: Path) -> None:  # S0.15
     assert str(settings.origins["ledger"]) == "--db-host"
 
 
+def test_postgres_by_the_names_of_container_images(tmp_path: Path) -> None:  # S1.7
+    """They count where POSTGRES_HOST is set, after PG* and DB_*; otherwise they are meant for a server's container."""
+    image: Any = {
+        "POSTGRES_PORT": "6543",
+        "POSTGRES_DB": "scraper_db",
+        "POSTGRES_USER": "me",
+        "POSTGRES_PASSWORD": "secret",
+    }
+    settings = load(tmp_path, POSTGRES_HOST="db", **image)
+    assert settings.ledger == "postgresql://me:secret@db:6543/scraper_db"
+    assert str(settings.origins["ledger"]) == "POSTGRES_HOST"
+    assert load(tmp_path, **image).ledger == ".shoal/ledger.db"
+    assert load(tmp_path, POSTGRES_HOST="db", DB_NAME="other", PGPASSWORD="x", **image).ledger == (
+        "postgresql://me:x@db:6543/other"
+    )
+
+
 def test_the_environment_overrides_parts_in_dotenv(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("PGHOST=from-dotenv\nDB_PASSWORD=secret\nDB_USER=me\n")
     assert load(tmp_path).ledger == "postgresql://me:secret@from-dotenv/"

@@ -291,3 +291,53 @@ def test_tables_are_shown_without_secrets(tmp_path: Path) -> None:
         "settings.service_key": "(not shown)",
     }
     assert redacted("s3cret", settings.secrets()) == "***"
+
+
+OLD_NAMES = """
+workers = "${WORKER_COUNT:-10}"
+
+[egress.exits]
+kind = "proxies"
+file = "${PROXY_FILE:-data/proxies.txt}"
+ban_after = "${BAN_AFTER:-10}"
+ban_for = "${BAN_MINUTES:-60}m"
+
+[scrapers.pages.settings]
+limit = "${LIMIT:-5}"
+text = "$${LIMIT} of ${LIMIT:-5} ${EMPTY:-}"
+
+[scrapers.pages.stages.page]
+delay = ["${MIN_DELAY_SECONDS:-8}", "${MAX_DELAY_SECONDS:-20.0}"]
+"""
+
+
+def test_values_of_a_file_may_refer_to_variables(tmp_path: Path) -> None:  # S0.25, S3.6
+    settings = load(tmp_path, OLD_NAMES)
+    assert settings.workers == 10
+    assert settings.scrapers["pages"].stages["page"].delay == (8.0, 20.0)
+    assert settings.egress["exits"].ban_for == 3_600.0
+    assert settings.scrapers["pages"].settings == {"limit": "5", "text": "${LIMIT} of 5 "}
+    (tmp_path / ".env").write_text("WORKER_COUNT=4\nMAX_DELAY_SECONDS=12.5\nBAN_MINUTES=5\nLIMIT=\n")
+    changed = load(tmp_path, OLD_NAMES, WORKER_COUNT="7")
+    assert changed.workers == 7, "the environment overrides .env"
+    assert changed.scrapers["pages"].stages["page"].delay == (8.0, 12.5)
+    assert changed.egress["exits"].ban_for == 300.0
+    assert changed.scrapers["pages"].settings["limit"] == "5", "an empty variable counts as unset"
+
+
+def test_a_wrong_value_is_corrected_where_its_variable_is_set(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("WORKER_COUNT=ten\n")
+    error = refusal(tmp_path, OLD_NAMES)
+    assert error.message.startswith("workers is 'ten' (from WORKER_COUNT in .env, by workers in shoal.toml); it must")
+    assert error.remedy == "Correct WORKER_COUNT in .env."
+    (tmp_path / ".env").write_text("MAX_DELAY_SECONDS=long\n")
+    assert refusal(tmp_path, OLD_NAMES).remedy == "Correct MAX_DELAY_SECONDS in .env.", "also inside of a list"
+
+
+def test_a_variable_that_is_not_set_is_named(tmp_path: Path) -> None:
+    error = refusal(tmp_path, '[scrapers.pages.settings]\nkey = "${API_KEY}"\n')
+    assert (
+        error.message == "scrapers.pages.settings.key in shoal.toml refers to the variable API_KEY, which is not set."
+    )
+    assert "API_KEY" in error.remedy
+    assert "workers" in refusal(tmp_path, 'workers = "${WORKER_COUNT:-many}"').message

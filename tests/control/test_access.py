@@ -364,6 +364,12 @@ async def test_a_page_of_another_site_changes_nothing(app: FastAPI) -> None:
             assert "access-control-allow-origin" not in refused.headers
 
 
+async def test_a_program_that_sends_a_form_learns_which_header_is_missing(app: FastAPI) -> None:
+    form = {"Content-Type": "application/x-www-form-urlencoded"}  # as curl -d does
+    refused = await client_of(app).post(WRITE, content=b'{"value": 1}', headers=form)
+    assert "Content-Type: application/json" in refused.json()["error"]["hint"]
+
+
 async def test_the_dashboard_and_programs_write(app: FastAPI) -> None:
     client = client_of(app)
     for headers in OUR_OWN:

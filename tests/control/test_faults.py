@@ -283,8 +283,8 @@ def test_a_server_that_is_killed_leaves_its_pool_at_work(either: Project, site: 
         before = len(site.requests)
         served.until(lambda: len(site.requests), lambda seen: seen > before)
         served.start()
-        assert served.get("/jobs/workers/status")["pool_id"] == started["pool_id"]
-        done = served.until(lambda: served.get("/jobs/workers/status"), lambda seen: seen["status"] == "completed")
+        assert served.get("/jobs")["pool_id"] == started["pool_id"]
+        done = served.until(lambda: served.get("/jobs"), lambda seen: seen["status"] == "completed")
         assert (done["worker_status"]["total_processed"], done["worker_status"]["total_failed"]) == (PAGES, 0)
         assert Counter(request.path for request in site.requests) == Counter(f"/p/{n}" for n in range(PAGES))
         assert len(either.export()) == PAGES
@@ -306,15 +306,13 @@ def test_a_start_gives_back_what_the_machine_lost(either: Project, site: LocalSi
         served.until(lambda: [process_identity(pid) for pid in pids], lambda found: not any(found))
         held = served.ask(lambda ledger: ledger.reads.stats(started["run_id"])).leased
         served.start()
-        status = served.until(
-            lambda: served.get("/jobs/workers/status"), lambda seen: seen["worker_status"]["startup_recovery_done"]
-        )
+        status = served.until(lambda: served.get("/jobs"), lambda seen: seen["worker_status"]["startup_recovery_done"])
         assert (status["status"], status["pool"], status["run_id"]) == ("idle", "gone", started["run_id"])
         recovery = status["startup_recovery"]
         assert (recovery["done"], recovery["items"], recovery["workers"]) == (True, held, len(workers))
         assert served.get("/jobs/queue/stats")["processing"] == 0
         assert served.post("/jobs/start")["run_id"] == started["run_id"]
-        served.until(lambda: served.get("/jobs/workers/status")["status"], lambda seen: seen == "completed")
+        served.until(lambda: served.get("/jobs")["status"], lambda seen: seen == "completed")
         assert {request.path for request in site.requests} == {f"/p/{n}" for n in range(PAGES)}
         assert len(either.export()) == PAGES
 
@@ -397,7 +395,7 @@ def test_a_full_disk_refuses_writes_and_shows_the_rest(tmp_path: Path, small_dis
         write_shop(project, site, pages=5)
         with ServedProject(project) as served:
             served.post("/jobs/workers/start", {"num_workers": 1})
-            served.until(lambda: served.get("/jobs/workers/status")["status"], lambda seen: seen == "completed")
+            served.until(lambda: served.get("/jobs")["status"], lambda seen: seen == "completed")
             served.until(lambda: served.get("/api/v1/pools")["rows"], lambda rows: rows == [])
             run = served.get("/api/v1/runs")["rows"][0]["run_id"]
             assert served.post(f"/api/v1/runs/{run}/resume")["state"] == "active"
@@ -412,7 +410,7 @@ def test_a_full_disk_refuses_writes_and_shows_the_rest(tmp_path: Path, small_dis
             assert served.get("/jobs/queue/stats")["completed"] == 5
             (small_disk / "ballast").unlink()
             served.until(lambda: ask(served, f"/api/v1/runs/{run}/pause", "POST")[0], lambda status: status == 200)
-            assert served.get("/jobs/workers/status")["status"] == "paused"
+            assert served.get("/jobs")["status"] == "paused"
         assert project.is_sound()
 
 

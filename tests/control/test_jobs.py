@@ -142,7 +142,7 @@ def test_the_life_of_a_job(either: Project, site: LocalSite) -> None:
 
 def check_refusals(served: ServedProject) -> None:
     """S4.15: the body is checked, and a preview starts nothing."""
-    assert served.get("/jobs/workers/status")["status"] == "idle"
+    assert served.get("/jobs")["status"] == "idle"
     for path in ("/jobs/workers/start", "/jobs/workers/restart"):
         for number in (0, 21, -1, "x", "3", 2.5, True, [3]):
             assert served.post(path, {"num_workers": number}, status=422)["error"]["message"]
@@ -169,6 +169,7 @@ def check_frames(served: ServedProject, site: LocalSite) -> None:
 def check_status(served: ServedProject) -> None:
     """S4.16: exactly these fields."""
     status = served.get("/jobs/workers/status")
+    assert status.keys() == {"worker_status", "performance_metrics", "features"}
     assert status["worker_status"].keys() == STATUS_FIELDS
     assert status["performance_metrics"].keys() == METRICS
     assert status["features"] == dict.fromkeys(FEATURES, True)
@@ -238,7 +239,7 @@ def check_killed_server(served: ServedProject, site: LocalSite) -> None:
     served.kill()
     seconds_for(site, 4)  # the pool goes on
     served.start()
-    status = served.get("/jobs/workers/status")
+    status = served.get("/jobs")
     assert (status["pool_id"], status["pool"]) == (started["pool_id"], "running")
     (pool,) = served.get("/api/v1/pools")["rows"]
     assert (pool["by_this_server"], pool["wanted"]) == (True, 2)
@@ -250,7 +251,7 @@ def check_killed_server(served: ServedProject, site: LocalSite) -> None:
 def check_killed_pool(served: ServedProject) -> None:
     (pool,) = served.get("/api/v1/pools")["rows"]
     os.kill(pool["pid"], signal.SIGKILL)
-    served.until(lambda: served.get("/jobs/workers/status")["pool"], lambda state: state == "gone")
+    served.until(lambda: served.get("/jobs")["pool"], lambda state: state == "gone")
     assert served.get("/api/v1/pools")["rows"] == []
     # Its worker notices that nobody supervises it, finishes what it has, and leaves: nothing stays `processing`.
     served.until(lambda: served.get("/jobs/queue/stats")["processing"], lambda number: number == 0)
@@ -297,7 +298,7 @@ def test_workers_wait_for_items_that_come_later(project: Project) -> None:
         assert server.get("/jobs/queue/stats")["total"] == 0
         server.ask(lambda ledger: ledger.intake.enqueue(started["run_id"], [NewItem(key=key) for key in "abc"]))
         server.until(lambda: server.get("/jobs/queue/stats")["completed"], lambda number: number == 3)
-        assert server.get("/jobs/workers/status")["status"] == "running", "they wait for more"
+        assert server.get("/jobs")["status"] == "running", "they wait for more"
         # S4.2: files that are downloaded go to `output_dir`.
         folders = {project.folder / record["files"] for record in project.export()}
         assert folders == {project.folder / "texts"}
@@ -359,14 +360,14 @@ async def some_items(harness: LedgerHarness) -> Run:
 
 async def test_every_read_has_its_documented_body(api: httpx.AsyncClient, either_harness: LedgerHarness) -> None:
     """S4.15-S4.17 and the settings and logs, before there is a run and with one."""
-    empty = await answer(api, "/jobs/workers/status")
+    empty = await answer(api, "/jobs")
     assert (empty.keys(), empty["status"], empty["run_id"], empty["pool"]) == (STATUS, "idle", None, None)
     assert (await answer(api, "/jobs/queue/stats"))["total"] == 0
     assert (await answer(api, "/jobs/workers/performance"))["workers"] == []
     assert (await answer(api, "/logs"))["rows"] == []
     run = await some_items(either_harness)
 
-    status = await answer(api, "/jobs/workers/status")
+    status = await answer(api, "/jobs")
     assert status.keys() == STATUS
     assert status["worker_status"] == {
         "running": True,

@@ -172,9 +172,17 @@ def test_settings_fill_the_class_that_the_scraper_declares(kind: type) -> None:
     shop.configure(settings={"name": "north"}, stages={})
     assert (shop.settings.name, shop.settings.limit) == ("north", 10)
     assert shop.run_spec().settings == {"name": "north"}
+    shop.configure(settings={"name": "north", "limit": "12"}, stages={})
+    assert shop.settings.limit == 12, "a text from a variable becomes a number"
     with pytest.raises(InvalidScraper, match=r"The settings of shop are invalid: .*limit") as refused:
         shop.configure(settings={"name": "north", "limit": "many"}, stages={})
     assert refused.value.remedy == "Correct [scrapers.shop.settings]."
+    assert refused.value.message.startswith("The settings of shop are invalid: limit: ")
+    with pytest.raises(InvalidScraper) as refused:
+        shop.configure(
+            settings={"name": "north", "limit": "many"}, stages={}, variables={"limit": "LIMIT in .env", "name": "NAME"}
+        )
+    assert refused.value.remedy == "Correct LIMIT in .env."
     with pytest.raises(InvalidScraper, match="name"):
         shop.configure(settings={}, stages={})
 

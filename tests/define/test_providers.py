@@ -64,8 +64,8 @@ def test_a_parameter_without_a_provider(shop: Scraper) -> None:
     assert refused.value.message.startswith("listing() (test_providers.py:")
     assert refused.value.message.endswith("has the parameter 'price', which Shoal cannot inject.")
     assert refused.value.remedy == (
-        "Annotate its parameters with one of Page, Download, Http, Tab, Token, Item, Log, Api, give 'price' a default, "
-        "or provide its type with @shop.provide."
+        "Annotate its parameters with one of Page, Download, Http, Files, Tab, Token, EarlierRuns, Notes, Item, "
+        "Counters, Log, Api, give 'price' a default, or provide its type with @shop.provide."
     )
 
 

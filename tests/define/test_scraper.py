@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -30,6 +31,18 @@ def seeds_of(shop: Scraper) -> list[tuple[str | None, str | None]]:
         return [seed async for seed in shop.seeds()]
 
     return [(seed.stage, seed.url) for seed in asyncio.run(collected())]
+
+
+def test_a_source_with_a_parameter_gets_the_settings() -> None:
+    @dataclass
+    class Site:
+        pages: int = 2
+
+    shop = Scraper("shop", settings=Site)
+    shop.stage(name="listing")(lambda page: None)
+    shop.start(lambda site: (f"https://shop.example/{page}" for page in range(site.pages)))
+    shop.configure(settings={"pages": 3}, stages={})
+    assert [url for _, url in seeds_of(shop)] == [f"https://shop.example/{page}" for page in range(3)]
 
 
 def generator() -> Iterator[str]:

@@ -54,7 +54,7 @@ def declared(folder: Path, text: str, name: str = "fiji/times.yaml") -> YamlHead
 def test_missing_keys_come_from_the_path(tmp_path: Path) -> None:
     found = declared(tmp_path, "base_url: https://times.example\n")
     assert (found.name, found.country, found.scraper_name) == ("times", "fiji", "fiji.times")
-    assert found.scraper == "shoal.recipes.newspaper:newspaper"
+    assert found.scraper == "shoal.recipes.newspapers.kind:newspaper"
     assert (found.group, found.priority, found.timeout, found.memory, found.stale) == (None, 0, None, None, None)
     assert found.enabled is True
     assert found.settings == {"base_url": "https://times.example"}

@@ -34,10 +34,11 @@ from tests.support.commands import commands
 from tests.support.doc_reader import Reader, blocks_of, shop_for
 
 ROOT = Path(__file__).resolve().parents[2]
+NOT_OURS = ("node_modules", "build", "dist")  # installed or built
 PAGES = sorted(
     page
     for page in ROOT.rglob("*.md")
-    if not any(part.startswith(".") or part == "node_modules" for part in page.relative_to(ROOT).parts)
+    if not any(part.startswith(".") or part in NOT_OURS for part in page.relative_to(ROOT).parts)
 )
 NAMES_OF_PAGES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 LINK = re.compile(r"\]\(([^)#\s]*)#?([^)\s]*)\)")
@@ -191,7 +192,7 @@ def test_scraper_and_stage_are_in_the_reference() -> None:
     text = text_of("reference.md")
     scraper = set(rows(text, "Scraper"))
     arguments = parameters(Scraper.__init__) - {"retry_options"} | set(RETRY_OPTIONS)
-    hooks = {"before_request", "after_response", "on_record", "on_start", "on_finish"}
+    hooks = {"before_request", "after_response", "on_record", "preflight", "on_start", "on_finish"}
     assert arguments | hooks | {"stage", "provide", "start", "run"} == scraper
     assert {"item", "on_error", "sitemap"} | parameters(Stage.item) == set(rows(text, "Stage"))
     for name in parameters(Stage.sitemap) - {"url"}:
@@ -275,7 +276,7 @@ def test_every_outcome_and_state_is_documented() -> None:
 def test_every_view_is_documented() -> None:
     functions = (ROOT / "src/shoal/ledger/postgres/functions/80_views.sql").read_text()
     views = re.findall(r"create or replace view shoal\.(\w+)", functions)
-    assert len(views) == 8
+    assert len(views) == 10
     for view in views:
         assert f"`{view}`" in text_of("operations.md"), view
 

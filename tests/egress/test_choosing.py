@@ -251,3 +251,16 @@ def test_rotations_and_texts_are_bounded() -> None:
         assert pool.choose(f"{number}.example") != pool.keys[0]
     assert len(pool.part._rotations) <= 64
     assert "" in pool.part._rotations
+
+
+def test_without_rotation_an_exit_is_kept_while_it_can_be_used() -> None:  # S3.6
+    pool = Pool(5, rotate=False)
+    first = pool.choose()
+    assert first is not None
+    assert {pool.choose() for _ in range(10)} == {first}
+    pool.part = pool.make_part(pool.keys, rotate=False, previous=pool.part)
+    assert pool.choose() == first
+    pool.ban(first)
+    second = pool.choose()
+    assert second not in (None, first)
+    assert {pool.choose() for _ in range(10)} == {second}

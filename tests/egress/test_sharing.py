@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.egress.sharing import Places, best_of, part_of, split
+from shoal.egress.sharing import Places, best_of, fixed_part, part_of, split
 
 names = st.sets(st.text(min_size=1, max_size=8), min_size=1, max_size=40)
 
@@ -105,3 +105,13 @@ def test_looking_for_an_exit_ends_after_a_number_of_visits() -> None:
     assert Places([f"exit-{n}" for n in range(1_000)]).find("text", is_usable, 50) is None
     assert len(visited) == 50
     assert Places([]).find("text", lambda key: True, 50) is None
+
+
+def test_fixed_parts_follow_the_list() -> None:  # S3.17, S3.24
+    keys = [f"exit {number:02}" for number in range(50)]
+    parts = [fixed_part(number, 10, keys) for number in range(10)]
+    assert [len(part) for part in parts] == [5] * 10
+    assert [key for part in parts for key in part] == keys
+    assert sorted(len(fixed_part(number, 10, keys[:43])) for number in range(10)) == [4] * 7 + [5] * 3
+    assert [fixed_part(number, 5, keys[:3]) for number in range(5)] == [[keys[n]] for n in (0, 1, 2, 0, 1)]
+    assert fixed_part(1, 2, []) == []

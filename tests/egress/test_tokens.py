@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -176,6 +177,34 @@ async def test_hosts_that_get_tokens(sqlite_path: Path, hosts: tuple[str, ...], 
         headers = await identity.before_request(url, 0)
     assert bool(headers) is is_sent
     assert not is_sent or headers["Authorization"].startswith("Bearer very-secret-token-")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "warned"),
+    [
+        ((), ["api.example"]),
+        (("api.example", "other.example"), ["api.example", "other.example"]),
+        (("http://api.example",), []),
+    ],
+)
+async def test_plain_http_without_a_token_is_logged_once_for_each_host(
+    sqlite_path: Path, hosts: tuple[str, ...], warned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[dict[str, str]] = []
+    async with client(sqlite_path, hosts=hosts) as made:
+        pool = made.pools[0]
+        log = SimpleNamespace(warning=lambda event, **values: logged.append({"event": event, **values}))
+        monkeypatch.setattr(pool, "_log", log)
+        for _ in range(2):
+            for host in ("api.example", "other.example", "third.example"):
+                identity = pool.choose("api.example")
+                for scheme in ("http", "https"):
+                    await identity.before_request(f"{scheme}://{host}/x", 0)
+        monkeypatch.undo()
+    assert [each["host"] for each in logged] == warned
+    for each in logged:
+        assert each["event"] == "requests go out without a token: it is not sent over plain http"
+        assert f'hosts = ["http://{each["host"]}"] in [egress.api]' in each["remedy"]
 
 
 async def test_another_header(sqlite_path: Path) -> None:

@@ -13,8 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from shoal.fetch.page import Request
 from shoal.model.egress import ExitState
 from shoal.observe.logs import open_logs
 from shoal.testing.harness import LedgerHarness
-from tests.support import LONG, MissingPartError, missing
+from tests.support import LONG, missing
 from tests.support.ledgers import postgres_harness, prepare_template, sqlite_harness
 from tests.support.project import Project
 from tests.support.raw_site import Site as RawSite
@@ -113,6 +112,51 @@ def test_the_tor_of_somebody_else_may_have_an_ipv6_address(tmp_path: Path) -> No
     config = load_settings({}, environ={}, folder=tmp_path).egress["onion"]
     assert TorPool(config, log=LOG).tor.address == ("::1", 9050)
     assert config.rotate_every == 90.0
+
+
+def test_a_port_alone_is_one_of_this_machine_and_an_empty_text_is_none(tmp_path: Path) -> None:  # S1.10
+    """So that `socks = "${TOR_SOCKS_PORT:-}"` reads the setting of an older system."""
+    lines = ['kind = "tor"', *(f'{name} = "${{{name.upper()}:-}}"' for name in ("socks", "control", "torrc"))]
+    (tmp_path / "shoal.toml").write_text("[egress.onion]\n" + "\n".join(lines))
+    config = load_settings({}, environ={"SOCKS": "9050", "CONTROL": "9051"}, folder=tmp_path).egress["onion"]
+    assert (config.socks, config.control, config.torrc) == ("127.0.0.1:9050", "127.0.0.1:9051", None)
+    without = load_settings({}, environ={"TORRC": "more.torrc"}, folder=tmp_path).egress["onion"]
+    assert (without.socks, without.control, without.torrc) == (None, None, "more.torrc")
+    with pytest.raises(InvalidSetting, match="has control without socks"):
+        load_settings({}, environ={"CONTROL": "9051"}, folder=tmp_path)
+
+
+@pytest.mark.parametrize("method", ["NULL", "COOKIE,SAFECOOKIE"])
+async def test_the_control_port_of_somebody_elses_tor_says_how_far_it_is(
+    socks: SocksServer, tmp_path: Path, method: str
+) -> None:
+    cookie, asked, progress = tmp_path / "cookie", [], [45]
+    cookie.write_bytes(b"\x01\x02")
+
+    async def control(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := (await reader.readline()).decode().strip():
+            asked.append(line)
+            if line.startswith("PROTOCOLINFO"):
+                writer.write(f'250-AUTH METHODS={method} COOKIEFILE="{cookie}"\r\n'.encode())
+            elif line.startswith("GETINFO"):
+                phase = f'PROGRESS={progress[0]} TAG=x SUMMARY="Loading relay descriptors"'
+                writer.write(f"250-status/bootstrap-phase=NOTICE BOOTSTRAP {phase}\r\n".encode())
+            writer.write(b"250 OK\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(control, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        pool = pool_of(socks.port, control=f"127.0.0.1:{port}")
+        await pool.start()
+        try:
+            wait = pool.wait()
+            assert wait is not None
+            assert wait.why == f"tor at 127.0.0.1:{socks.port} is bootstrapping: 45 % (loading relay descriptors)"
+            progress[0] = 100
+            await eventually(lambda: pool.wait() is None)
+        finally:
+            await pool.close()
+    assert ("AUTHENTICATE" if method == "NULL" else "AUTHENTICATE 0102") in asked
 
 
 async def test_a_try_does_not_wait_for_the_tor_of_somebody_else_that_is_not_there() -> None:
@@ -468,28 +512,6 @@ async def test_what_can_never_work_is_one_sentence(tmp_path: Path, torrc: Path, 
 
 
 # The private network
-
-
-@pytest.fixture(scope="session")
-def starting_tor_network() -> Iterator[Callable[[], TorNetwork]]:
-    network = TorNetwork()
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        starting = thread.submit(network.__enter__)
-        try:
-            yield starting.result
-        finally:
-            if starting.exception() is None:
-                network.__exit__(None, None, None)
-
-
-@pytest.fixture
-def tor_network(starting_tor_network: Callable[[], TorNetwork]) -> TorNetwork:
-    try:
-        network = starting_tor_network()
-    except MissingPartError as error:
-        missing(str(error))
-    network.wait_until_ready()
-    return network
 
 
 SHOP_CODE = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -17,9 +18,11 @@ from shoal.export.coverage import (
     coverage_warnings,
     summarize_warnings,
 )
+from shoal.model.item import ClaimedItem
+from shoal.model.outcome import FinishedAttempt
 from shoal.model.record_key import RecordScope
 from shoal.model.run import DeadLimit, Run
-from shoal.testing.harness import LedgerHarness, done, keyed
+from shoal.testing.harness import LedgerHarness, dead, done, keyed, skipped
 
 RULES = CoverageRules(empty_share=DeadLimit(Decimal(80), True), coverage_drop=DeadLimit(Decimal(30), True))
 OFF = CoverageRules(empty_share=DeadLimit(Decimal(100), True), coverage_drop=DeadLimit(Decimal(100), True))
@@ -107,3 +110,36 @@ async def test_records_that_moved_to_a_later_run_still_count_for_the_earlier(eit
     second = await finished_run(either_harness, [{"key": f"k{n}", "value": "null"} for n in range(30)], **upsert)
     (warning,) = await check_coverage(either_harness.ledger, second, RULES)
     assert warning.text == "value is empty in 30 of 30 records of page; last run 0%"
+
+
+async def test_fields_that_may_be_empty_are_not_warned_of(either_harness: LedgerHarness) -> None:
+    run = await finished_run(either_harness, [{"price": None, "tags": []} for _ in range(30)])
+    await either_harness.ledger.runs.put_note(run.id, coverage.OPTIONAL_NOTE, {"page": ["tags"]})
+    assert [warning.field for warning in await check_coverage(either_harness.ledger, run, RULES)] == ["price"]
+
+
+@pytest.mark.parametrize(
+    ("expected", "article", "failed"),
+    [
+        (("article",), None, True),
+        (("article",), "done", False),
+        (("article",), "skipped", False),
+        (("article",), "dead", True),
+        ((), None, False),
+    ],
+)
+async def test_a_run_that_found_nothing_and_has_a_dead_item_has_only_failures(
+    either_harness: LedgerHarness, expected: tuple[str, ...], article: str | None, failed: bool
+) -> None:
+    ledger = either_harness.ledger
+    run = await either_harness.run("listing", "article")
+    await either_harness.put(run, "good", "bad", stage="listing")
+    if article is not None:
+        await either_harness.put(run, "story", stage="article")
+    ways: dict[str | None, Callable[[ClaimedItem], FinishedAttempt]] = {"dead": dead, "skipped": skipped}
+    ways |= {"good": done, "bad": dead, "story": ways.get(article, done)}
+    worker = await either_harness.worker()
+    for item in await either_harness.claim(worker):
+        await either_harness.commit(worker, ways[item.name](item))
+    await ledger.runs.put_note(run.id, coverage.EXPECTED_NOTE, {stage: ["title"] for stage in expected})
+    assert await coverage.has_only_failures(ledger, run.id, await ledger.reads.stats(run.id)) is failed

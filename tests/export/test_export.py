@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from shoal import url_hash
 from shoal.errors import InvalidRecord, NotFound, UnknownStage, UsageError
 from shoal.export import Layout, export_run, first_results, measure_coverage
 from shoal.testing.harness import LedgerHarness, done
@@ -69,10 +70,12 @@ async def test_meta_fields(either_harness: LedgerHarness, tmp_path: Path) -> Non
     await export_run(either_harness.ledger, run.id, tmp_path / "out.jsonl", layout=Layout(meta=True))
     first, empty, own = read_jsonl((tmp_path / "out.jsonl").read_bytes())
     item = (await either_harness.ledger.reads.results(run.id)).rows[0].item
-    where = {"_run": run.id, "_stage": "page", "_key": None, "_url": "https://shop.example/item/0", "_item": item}
+    url = "https://shop.example/item/0"
+    where = {"_run": run.id, "_stage": "page", "_key": None, "_url": url, "_url_hash": url_hash(url), "_item": item}
     assert first == {**where, "title": "A"}
     assert list(first) == [*where, "title"]
-    assert empty == {**where, "_url": "https://shop.example/item/1", "_item": item + 1}
+    url = "https://shop.example/item/1"
+    assert empty == {**where, "_url": url, "_url_hash": url_hash(url), "_item": item + 1}
     assert (own["_url"], own["_stäge"], own["_item"]) == ("its own", 1, item + 2)
     assert (tmp_path / "out.jsonl").read_text().count('"_url"') == 3
 

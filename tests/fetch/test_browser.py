@@ -133,6 +133,19 @@ async def test_requests_to_other_hosts_pass_their_lane_if_they_have_one(browser:
     assert (await browser.fetch(Request(url=site.url("/")), gate=gate, jar="lanes")).status == 200
 
 
+async def test_an_error_page_is_not_waited_for_until_the_timeout(browser: BrowserFetcher, site: Site) -> None:
+    """What the stage waits for never appears on a 404; on a challenge it may appear a moment later."""
+    site.answers["/gone"] = reply("<h1>gone</h1>", status=404)
+    began = time.monotonic()
+    assert (await fetch(browser, site.url("/gone"), wait_for="b.never")).status == 404
+    assert time.monotonic() - began < 45  # of the 60 seconds of an attempt
+    site.answers["/challenge"] = reply(
+        "<script>setTimeout(() => document.body.innerHTML = '<b>in</b>', 300)</script>", status=403
+    )
+    page = await fetch(browser, site.url("/challenge"), wait_for="b")
+    assert (page.status, page.css("b::text").get()) == (403, "in")
+
+
 async def test_block_viewport_and_wait_for(browser: BrowserFetcher, site: Site) -> None:
     site.answers["/"] = script(
         "setTimeout(() => { document.body.insertAdjacentHTML('beforeend', `<b>${innerWidth}</b>`) }, 100)",

@@ -44,6 +44,23 @@ def test_two_workers_for_a_test(either: Project) -> None:
     assert all_done_once(either)
 
 
+def test_attempts_that_are_repeated_count_in_the_summary(project: Project) -> None:
+    project.write("""
+    shop = Scraper("shop", retries=2, backoff_cap=0.01)
+
+    @shop.stage(lane=None)
+    async def page(item: Item):
+        if item.tries == 0:
+            raise Transient("try again")
+        yield {"key": item.key}
+
+    shop.start(page.item(key=str(n)) for n in range(6))
+    """)
+    said = project.shoal("pool", "shop.py", "--workers", "1", "--yes")
+    assert "6 done, 0 dead, 0 left" in said.stdout
+    assert "12 attempts here" in said.stdout
+
+
 def done_by_partition(project: Project) -> dict[str, dict[str, int]]:
     """How many items of each partition each worker has done."""
     done: dict[str, Counter[str]] = {}

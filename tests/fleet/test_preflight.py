@@ -81,6 +81,19 @@ def test_the_number_of_workers_comes_from_the_settings(project: Project) -> None
     assert planned("--workers", "1") == 1
 
 
+def test_partitions_need_not_be_assigned(project: Project) -> None:
+    """assign = "none": no worker prefers a partition; those of the command line are assigned."""
+    project.write(GATED, "gated.py")
+    (project.folder / "shoal.toml").write_text("[scrapers.gated]\nassign = 'none'\nworkers = 2\n")
+
+    def planned(*arguments: str) -> list[list[str]]:
+        said = project.shoal("pool", "gated.py", "--dry-run", "--json", *arguments).stdout
+        return [record["partitions"] for line in said.splitlines() if "partitions" in (record := json.loads(line))]
+
+    assert planned() == [[], []]
+    assert planned("--partition", "a", "--partition", "b") == [["a"], ["b"]]
+
+
 async def test_a_reload_reads_changed_settings() -> None:
     configured = 2
 
@@ -93,3 +106,70 @@ async def test_a_reload_reads_changed_settings() -> None:
     assert len(await assigner.assign()) == 1, "what somebody asked for stays"
     configured = 3
     assert len(await assigner.assign()) == 3
+
+
+OWN_CHECKS = """
+    from dataclasses import dataclass
+
+    from shoal import CheckFailed
+
+    @dataclass
+    class Options:
+        keys: int = 1
+
+    gated = Scraper("gated", settings=Options)
+
+    @gated.preflight
+    def api_keys(options: Options):
+        if not options.keys:
+            raise CheckFailed("there is no API key", remedy="Put one into .env.")
+        return f"{options.keys} there"
+
+    @gated.preflight
+    async def weather(): ...
+
+    @gated.stage
+    async def one(item: Item): ...
+
+    gated.start(one.item(key=f"{part}-{n}", partition=part) for part in ("a", "b", "c") for n in range(10))
+"""
+
+
+def test_a_scraper_has_checks_of_its_own(project: Project) -> None:
+    """S3.8: they are made before anything is stored, and one that fails starts nothing."""
+    project.write(OWN_CHECKS, "gated.py")
+    said = project.shoal("pool", "gated.py", "--dry-run", "--json").stdout
+    checks = {record["check"]: record["text"] for line in said.splitlines() if "check" in (record := json.loads(line))}
+    assert checks["api keys"] == "1 there"
+    assert "weather" in checks
+    (project.folder / "shoal.toml").write_text("[scrapers.gated.settings]\nkeys = 0\n")
+    failed = project.shoal("pool", "gated.py", "--yes", code=2)
+    assert "there is no API key" in failed.stdout + failed.stderr
+    assert "Put one into .env." in failed.stdout + failed.stderr
+    assert not (project.folder / "ledger.db").exists()
+    project.write(OWN_CHECKS.replace('return f"', 'raise ValueError("x") or f"'), "gated.py")
+    (project.folder / "shoal.toml").unlink()
+    broken = project.shoal("pool", "gated.py", "--yes", code=2)
+    assert "ValueError: x" in broken.stdout + broken.stderr
+
+
+def test_assignment_and_log_names_are_settings(project: Project) -> None:
+    """S3.11, S3.22"""
+    project.write(GATED, "gated.py")
+    (project.folder / "go").touch()
+    (project.folder / "who.txt").write_text("[0] b\n[1] a, c\n")
+    (project.folder / "shoal.toml").write_text(
+        """
+        [scrapers.gated]
+        assign = "who.txt"
+        worker_log = "state_worker_{worker}.log"
+        pool_log = "state_worker_pool.log"
+        """
+    )
+    said = project.shoal("pool", "gated.py", "--yes", "--stagger", "0", "--json").stdout
+    planned = [record for line in said.splitlines() if "partitions" in (record := json.loads(line))]
+    assert [worker["partitions"] for worker in planned] == [["b"], ["a", "c"]]
+    names = sorted(file.name for file in (project.folder / "logs").iterdir())
+    assert names == ["state_worker_0.log", "state_worker_1.log", "state_worker_pool.log"]
+    (project.folder / "shoal.toml").write_text("[scrapers.gated]\nworker_log = '../{worker}.log'\n")
+    assert "without a folder" in project.shoal("pool", "gated.py", "--yes", code=2).stdout

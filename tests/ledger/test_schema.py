@@ -11,12 +11,12 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from shoal.errors import LedgerNotMigrated, LedgerTooNew
+from shoal.errors import InvalidScraper, LedgerNotMigrated, LedgerTooNew
 from shoal.ledger.postgres import schema as postgres_schema
 from shoal.ledger.postgres.ledger import named_queries as postgres_queries
 from shoal.ledger.postgres.ledger import open_postgres
 from shoal.ledger.protocols import Ledger
-from shoal.ledger.schema import load_scripts
+from shoal.ledger.schema import SqlView, load_scripts, parse_views
 from shoal.ledger.sqlite.ledger import named_queries as sqlite_queries
 from shoal.ledger.sqlite.ledger import open_sqlite
 from shoal.model.egress import ExitReport, ExitSpec, HealthRules, HostReport
@@ -232,3 +232,49 @@ async def test_a_server_accepts_every_query(postgres_url: str) -> None:
             await person.prepare(sql)
     finally:
         await person.close()
+
+
+async def test_views_of_a_scraper_are_found_without_a_schema_and_replace_nothing_of_others(
+    ledger: Ledger, place: Path | str
+) -> None:
+    await ledger.schema.migrate()
+    await rows(place, "create table numbers (number integer)")
+    mine = SqlView("developers", "select 'ann' as username, 1 as followers")
+    with pytest.raises(InvalidScraper, match="a table or view numbers that is not Shoal's"):
+        await ledger.schema.put_views([mine, SqlView("numbers", "select 1 as number")])
+    assert await rows(place, "select * from numbers") == []
+    assert await ledger.schema.put_views([mine])
+    assert await rows(place, "SELECT username, COUNT(*) AS n FROM developers GROUP BY username") == [
+        {"username": "ann", "n": 1}
+    ]
+    if isinstance(place, Path):
+        assert await ledger.upkeep.audit() == []
+
+
+async def test_a_user_named_like_the_schema_has_views_too(ledger: Ledger, place: Path | str) -> None:
+    """Its default schema is the ledger's own, where a view of the same name may be: S1.20."""
+    if isinstance(place, Path):
+        return
+    await ledger.schema.migrate()
+    view = SqlView("url_work_queue", "select * from shoal.url_work_queue")
+    assert await ledger.schema.put_views([view])
+    assert not await ledger.schema.put_views([view])
+    person = await asyncpg.connect(place)
+    try:
+        assert await person.fetchval("select current_schema()") == "shoal"
+        assert await person.fetch("select * from public.url_work_queue") == []
+    finally:
+        await person.close()
+
+
+def test_a_file_of_views_has_one_select_for_each_name() -> None:
+    text = "-- Views.\n-- name: a\n-- why; really\nselect 1;\n\n-- name: b\nwith x as (select 2) select * from x"
+    assert [(view.name, view.select[-8:]) for view in parse_views(text, "views.sql")] == [
+        ("a", "select 1"),
+        ("b", "* from x"),
+    ]
+    for wrong in ("select 1", "-- name: a\ndrop table item", "-- name: a\nselect 1; drop table item"):
+        with pytest.raises(InvalidScraper):
+            parse_views(wrong, "views.sql")
+    with pytest.raises(InvalidScraper, match="twice"):
+        parse_views("-- name: a\nselect 1\n-- name: A\nselect 2", "views.sql")

@@ -243,6 +243,8 @@ def test_missing_apprise_is_one_sentence(project: Project) -> None:
     (line,) = said.stderr.splitlines()
     assert line.startswith("Error: notify has addresses, but apprise, which sends to them, is not installed.")
     assert "pip install 'shoal[notify]'" in line
+    said = project.shoal("alerts", "test", code=1, SHOAL_NOTIFY="json://127.0.0.1/x", PYTHONPATH=str(missing))
+    assert said.stdout == "1 json://***: apprise is not installed (pip install 'shoal[notify]').\n"
 
 
 def test_workers_never_import_apprise(project: Project, webhook: Webhook) -> None:

@@ -123,6 +123,13 @@ def test_end_condition(state: RunState, counts: Counts, idempotency_key: str | N
     assert (condition and condition.kind) == kind
 
 
+def test_a_run_with_nothing_but_failures_has_failed_however_few_they_are() -> None:
+    run, counts = run_like(state=RunState.FINISHED, finished_at=LATER), Counts(done=99, dead=1)
+    condition = end_condition(run, counts, RULES, only_failures=True)
+    assert condition is not None
+    assert (condition.kind, condition.text) == (AlertKind.FAILURE, "Nothing was found, and 1 item of 100 failed.")
+
+
 def test_a_running_run_has_no_end_condition() -> None:
     assert end_condition(run_like(), Counts(done=1), RULES) is None
 

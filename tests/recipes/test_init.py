@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 from shoal.demo.shop import Shop
-from tests.support.project import Project, clean_environment
+from tests.support.project import Project
 
 
 def test_a_project_with_a_newspaper(project: Project) -> None:
     project.shoal("init", ".", "--recipe", "newspaper")
-    tested = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q"],
-        cwd=project.folder,
-        env=clean_environment(project.folder, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1"),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert tested.returncode == 0, tested.stdout
-    assert "2 passed" in tested.stdout
+    assert "2 passed" in project.run_own_tests()
     paper = project.folder / "configs/fiji/times.yaml"
     with Shop(per_category=21, latency=(0, 0)).serving() as shop:
         paper.write_text(paper.read_text().replace("http://127.0.0.1:8001", shop.url))

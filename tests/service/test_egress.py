@@ -15,11 +15,15 @@ from shoal.errors import ShoalError
 from shoal.ledger.protocols import Ledger
 from shoal.model.egress import ExitReport, ExitSpec, HealthRules, HostReport
 from shoal.model.worker import Scope, WorkerSpec
+from shoal.recipes.countries.exits import exit_address, local_exits
+from shoal.recipes.countries.stand_in import PriceRegisters
 from shoal.service.egress import ExitLog, PlannedExits, check_egress, plan_exits
 from shoal.service.events import Host
 from shoal.service.run import RunRequest, run_scraper
 from shoal.service.work import work
 from shoal.wiring import ledger_context
+from tests.support.raw_site import Site as RawSite
+from tests.support.raw_site import reply
 
 RULES = HealthRules(ban_after=2, ban_for=60.0, block_after=1, block_for=30.0)
 
@@ -101,6 +105,38 @@ async def test_checks_name_what_is_missing_and_how_to_mend_it(tmp_path: Path) ->
     assert all(check.fix for check in checks.values())
     assert checks["egress.github"].text == "no token: no variable GH is set"
     assert checks["egress.onion"].text == "tor at 127.0.0.1:1: connection refused"
+
+
+async def test_an_exit_with_the_address_of_this_machine_is_found(tmp_path: Path) -> None:  # S1.10
+    """Proxies and circuits are asked for the address that a page of the operator's choice sees."""
+    proxies = tmp_path / "proxies.txt"
+    proxies.touch(0o600)
+    other = RawSite()
+    await other.start()
+    other.answers["/same"] = reply("You are 203.0.113.9")
+    try:
+        with PriceRegisters().serving() as site, local_exits() as port:
+            proxies.write_text("".join(f"socks5h://{user}:x@127.0.0.1:{port}\n" for user in ("ann", "bob")))
+
+            async def check(url: str) -> list[tuple[bool, str]]:
+                pools = {
+                    "homes": EgressConfig(name="homes", kind="proxies", file=str(proxies), address_url=url),
+                    "onion": EgressConfig(name="onion", kind="tor", socks=f"127.0.0.1:{port}", address_url=url),
+                }
+                found = await check_egress(Settings(egress=pools))
+                return [(each.ok, each.text) for each in found if each.name.endswith(".address")]
+
+            homes, onion = await check(f"{site.url}/ip")
+            first = min(map(exit_address, ("ann", "bob")))
+            assert homes == (True, f"sites see {first} and 1 more; this machine is 127.0.0.1")
+            assert onion[0]
+            assert onion[1].endswith("this machine is 127.0.0.1")
+            _, lies = await check(other.url("/same"))
+            assert lies == (False, "tor goes out with the address of this machine (203.0.113.9)")
+            _, gone = await check(f"{site.url}/nothing")
+            assert gone == (False, f"tor: {site.url}/nothing answered 404")
+    finally:
+        await other.stop()
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ async def test_rabbitmq_confirms_every_record(harness: LedgerHarness, rabbitmq: 
     config = sink_config(kind="rabbitmq", url=rabbitmq.url(), routing_key=queue + ".{scraper}", batch=120)
     delivery = delivery_to(config)
     await delivery.step(harness.ledger)
+    await asyncio.to_thread(rabbitmq.wait_until_written, queue)
     await asyncio.to_thread(rabbitmq.restart)  # what was confirmed is on disk
     for _ in range(50):
         try:

@@ -19,7 +19,7 @@ def postgres_programs(account: Account, scratch: Path) -> Path:
     for install in wheel_installs():
         if account.can_run(install / "bin" / "initdb"):
             return install / "bin"
-        copy = _copy_install(install, scratch / "programs")
+        copy = copy_install(install, scratch / "programs")
         account.give(scratch / "programs")
         if account.can_run(copy / "bin" / "initdb"):
             return copy / "bin"
@@ -97,7 +97,7 @@ def _newest_first(folder: Path, pattern: str) -> list[Path]:
     return sorted(folder.glob(pattern), key=version, reverse=True)
 
 
-def _copy_install(install: Path, target: Path) -> Path:
+def copy_install(install: Path, target: Path) -> Path:
     """Copy an install and the libraries beside its package, which the programs find by relative path."""
     package = install.parent
     copy = target / package.name / install.name

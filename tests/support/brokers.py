@@ -4,6 +4,7 @@ import secrets
 import shutil
 import signal
 import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Self
@@ -122,6 +123,16 @@ class RabbitServer(_Broker):
         """The address of the default virtual host, with a query such as `queue=urls`."""
         login = f"{_USER}:{self.password}" if password else _USER
         return f"amqp://{login}@127.0.0.1:{port or self.port}/{f'?{query}' if query else ''}"
+
+    def wait_until_written(self, queue: str) -> None:
+        """Wait until the name of a queue is on disk: RabbitMQ answers its declaration up to some seconds before."""
+        deadline = time.monotonic() + _START_SECONDS
+        while not any(
+            path.suffix in (".LOG", ".DCL", ".DCD") and queue.encode() in path.read_bytes()
+            for path in (self._home / "data").rglob("*")
+        ):
+            assert time.monotonic() < deadline, f"{queue} is not on disk"
+            time.sleep(0.05)
 
     def control(self, *arguments: str) -> str:
         """Run `rabbitmqctl`; it takes about two seconds."""

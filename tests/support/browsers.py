@@ -13,12 +13,17 @@ from shoal.model.egress import ProxyAddress
 from tests.support import missing
 
 
-def make_browser(**options: Any) -> BrowserFetcher:
-    """Skips the test when there is no Chromium."""
+def require_chromium() -> None:
+    """Skip the test when there is no Chromium."""
     try:
         find_chromium(os.environ.get("SHOAL_CHROMIUM", ""), "")
     except UsageError as error:
         missing(f"{error.message} run `make parts` as root")
+
+
+def make_browser(**options: Any) -> BrowserFetcher:
+    """Skips the test when there is no Chromium."""
+    require_chromium()
     http = HttpFetcher(connections=4, user_agent="shoal/0.1")
     return BrowserFetcher(http, chromium=os.environ.get("SHOAL_CHROMIUM", ""), **options)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tests.support.site import Site
 
@@ -54,3 +56,44 @@ def write_paper(
 def paths(site: Site, prefix: str) -> list[str]:
     """What was asked of the site below this path, in order."""
     return [visit.path for visit in site.visits() if visit.path.startswith(prefix)]
+
+
+class ChangingSite:
+    """A site whose pages a test may change while it is up. `asked` are the paths that were asked for, in order."""
+
+    def __init__(self, pages: Mapping[str, str]) -> None:
+        self.pages = dict(pages)
+        self.asked: list[str] = []
+        site = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                site.asked.append(self.path)
+                body = site.pages.get(self.path)
+                self.send_response(404 if body is None else 200)
+                self.send_header("Content-Length", str(len((body or "").encode())))
+                self.end_headers()
+                self.wfile.write((body or "").encode())
+
+            def log_message(self, *arguments: object) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def stories(self) -> list[str]:
+        """The numbers of the stories that were asked for, sorted."""
+        return sorted(path.removeprefix("/story/") for path in self.asked if path.startswith("/story/"))
+
+    def listed(self) -> list[str]:
+        """The other pages that were asked for."""
+        return [path for path in self.asked if not path.startswith(("/story/", "/robots.txt"))]

@@ -3,6 +3,8 @@
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +13,7 @@ from tests.support.account import Account
 from tests.support.binaries import proxy_program
 from tests.support.certificates import Certificate
 from tests.support.deployments import DEPLOY
-from tests.support.server import ServerProcess, free_port
+from tests.support.server import LOOPBACK, Host, ServerProcess, free_port
 
 # The name in the configuration of users; they replace it.
 SHOAL_NAME = "tools.example.com"
@@ -22,7 +24,7 @@ daemon off;
 pid {folder}/nginx.pid;
 error_log stderr crit;
 worker_processes 1;
-events {{ worker_connections 256; }}
+events {{ worker_connections {connections}; }}
 http {{
   default_type text/html;
   access_log {folder}/access.log;
@@ -37,26 +39,33 @@ http {{
 
 
 @contextmanager
-def nginx(site: str, *, port: int, files: Mapping[str, str] | None = None) -> Iterator[Path]:
+def nginx(
+    site: str,
+    *,
+    port: int,
+    files: Mapping[str, str] | None = None,
+    host: Host = LOOPBACK,
+    connections: int = 256,
+) -> Iterator[Path]:
     """Run it with what belongs into its block `http`, in a folder with these files, which `FOLDER` in it stands for.
 
-    It listens on `port` when the context begins. Yields the folder.
+    It listens on `port` when the context begins. `host`: the node that it runs on. Yields the folder.
     """
     program = proxy_program("nginx")
     account = Account.unprivileged()
     folder = account.scratch_folder("shoal-nginx-")
-    for name, text in {**(files or {}), "nginx.conf": _CONFIG.format(folder=folder)}.items():
+    for name, text in {**(files or {}), "nginx.conf": _CONFIG.format(folder=folder, connections=connections)}.items():
         (folder / name).write_text(text)
     (folder / "site.conf").write_text(site.replace("FOLDER", str(folder)))
     account.give(folder)
     process = ServerProcess(
-        [str(program), "-c", str(folder / "nginx.conf"), "-p", str(folder), "-e", "stderr"],
-        account=account,
+        [*host.entry, str(program), "-c", str(folder / "nginx.conf"), "-p", str(folder), "-e", "stderr"],
+        account=Account() if host.entry else account,
         folder=folder,
         farewell=signal.SIGTERM,
     )
     try:
-        process.wait_until(lambda: _is_listening(port))
+        process.wait_until(lambda: is_listening(host, port))
         yield folder
     finally:
         process.stop(signal.SIGTERM)
@@ -85,6 +94,11 @@ def shoal_proxy(upstream: str, certificate: Certificate, *, removes_path: bool =
         yield port
 
 
-def _is_listening(port: int) -> bool:
+def is_listening(host: Host, port: int) -> bool:
+    """Whether something listens on this port of a host, which may be a node."""
+    if host.entry:  # on a node, which this process is not on
+        code = f"import socket; socket.create_connection(('{host.address}', {port}), 5)"
+        command = [*host.entry, sys.executable, "-I", "-S", "-c", code]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
     with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        return probe.connect_ex((host.address, port)) == 0

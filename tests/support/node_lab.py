@@ -1,4 +1,4 @@
-"""A small data centre: a node with the database, one with the site, and those that the workers are on."""
+"""A small data centre: nodes with the database, the site and proxies, and those that the workers are on."""
 
 from __future__ import annotations
 
@@ -33,10 +33,13 @@ class Lab:
             switch = stack.enter_context(Switch())
             sockets = Account.unprivileged().scratch_folder("shoal-sockets-")
             stack.callback(shutil.rmtree, sockets)
-            host = switch.node("database").database_host(sockets)
+            database = switch.node("database")
+            self.database_address = database.address
+            host = database.database_host(sockets)
             self.postgres = stack.enter_context(PostgresServer(fsync=self._fsync, host=host))
             self.bouncer = stack.enter_context(PgBouncer(self.postgres, host=host))
-            self._site = switch.node("site")
+            self.site_node = switch.node("site")
+            self.exit_node = switch.node("exits")
             self.nodes = [switch.node(f"node{number}") for number in range(1, WORKING_NODES + 1)]
             for node in self.nodes:
                 fork_server.prepare(node.entry_with_disks)
@@ -51,13 +54,17 @@ class Lab:
         self._stack.close()
 
     def site(self, *, pages: int = 100, delay: float = 0.0) -> Site:
-        return Site(pages=pages, delay=delay, host=self._site.host)
+        return Site(pages=pages, delay=delay, host=self.site_node.host)
 
     def mend(self) -> None:
         """Undo whatever a test has done to the cables."""
         for node in self.nodes:
             node.mend()
             node.speed_up()
+
+    def socket_url(self, database: str) -> str:
+        """The database through PgBouncer for those who are in another network: by a socket file."""
+        return self.postgres.url(database).replace(f"port={self.postgres.port}", f"port={self.bouncer.port}")
 
     def new_database(self) -> str:
         name = unique_name()
@@ -72,8 +79,8 @@ class Fleet:
         self.lab = lab
         self._folder = folder
         self._stack = ExitStack()
-        self._database = lab.new_database()
-        self._stack.callback(lab.postgres.drop_database, self._database)
+        self.database = lab.new_database()
+        self._stack.callback(lab.postgres.drop_database, self.database)
         self._stack.callback(lab.mend)
         self.operator = self._project(None)
         self.nodes = [self._project(node) for node in lab.nodes]
@@ -106,7 +113,7 @@ class Fleet:
         folder = self._folder / ("operator" if node is None else node.name)
         folder.mkdir()
         if node is None:
-            project = Project(folder, self.lab.postgres.url(self._database))
+            project = Project(folder, self.lab.postgres.url(self.database))
         else:
-            project = Project(folder, self.lab.bouncer.url(self._database), node.entry_with_disks)
+            project = Project(folder, self.lab.bouncer.url(self.database), node.entry_with_disks)
         return self._stack.enter_context(project)

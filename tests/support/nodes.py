@@ -24,6 +24,7 @@ _PROGRAMS: Final = ("unshare", "nsenter", "ip", "tc")
 _PATH: Final = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 _NETWORK: Final = "10.77.0"
 _FIRST_ADDRESS: Final = 2
+_FILTER: Final = "faults"
 _UNHINDERED: Final = ("root", "pfifo", "limit", "1000")
 # Its standard input is our promise to be there: it closes when we end, and with it the holder and the namespaces.
 _HOLD: Final = "import socket, sys; socket.sethostname(sys.argv[1]); print(flush=True); sys.stdin.read()"
@@ -110,6 +111,23 @@ class Node:
     def seen_from_outside(self, path: Path) -> Path:
         return Path(f"/proc/{self._places.pid}/root{path}")
 
+    def add_address(self, address: str) -> None:
+        """Give the node one more address on the switch, if it has not got it yet."""
+        if f" {address}/" not in _run(*self.entry, "ip", "-4", "addr", "show", "dev", "eth0"):
+            _run(*self.entry, "ip", "addr", "add", f"{address}/24", "dev", "eth0")
+
+    def filter(self, *, incoming: str = "", outgoing: str = "") -> None:
+        """Apply nftables rules, as in "ip saddr 10.77.0.2 drop", to what the node hears and says; until `unfilter`."""
+        chains = [
+            f"chain {hook} {{ type filter hook {hook} priority 0; {rule}; }}\n"
+            for hook, rule in (("input", incoming), ("output", outgoing))
+            if rule
+        ]
+        _run(*self.entry, "nft", f"table inet {_FILTER} {{\n{''.join(chains)}}}\n")
+
+    def unfilter(self) -> None:
+        _run(*self.entry, "nft", f"table inet {_FILTER} {{ }}\ndelete table inet {_FILTER}\n")
+
     def cut_off(self) -> None:
         """Pull its cable: what is sent vanishes, on both ends, and nobody is told."""
         self._switch.ip("link", "set", self.name, "down")
@@ -171,7 +189,8 @@ class Switch:
         _run(*self._places.entry("--net"), "--", *command)
 
 
-def _run(*command: str) -> None:
+def _run(*command: str) -> str:
     done = subprocess.run(command, env={"PATH": _PATH}, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or signal.strsignal(-done.returncode)}")
+    return done.stdout

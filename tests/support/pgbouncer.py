@@ -68,6 +68,16 @@ class PgBouncer:
         process.wait_until(self._is_listening)
         self._process = process
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "PgBouncer is not running"
+        return self._process.pid
+
+    @property
+    def has_crashed(self) -> bool:
+        """Whether it ended though nobody stopped it."""
+        return self._process is not None and self._process.has_ended
+
     def stop(self) -> None:
         """Disconnect every client at once and stop."""
         if self._process is not None:

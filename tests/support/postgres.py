@@ -46,9 +46,11 @@ class PostgresDatabases:
     def url(self, database: str) -> str:
         return urlsplit(self.admin_url)._replace(path=f"/{database}").geturl()
 
-    def create_database(self, name: str, template: str | None = None) -> None:
+    def create_database(self, name: str, template: str | None = None, *, encoding: str = "") -> None:
         """Create a database, as a copy of `template` if given; nobody may be connected to the template."""
         source = "" if template is None else f" TEMPLATE {_quoted(template)}"
+        if encoding:
+            source = f" TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'"
         # In memory, copying files takes 17 ms and writing them through the log 26 ms; on disk they are equal.
         self._execute(f"CREATE DATABASE {_quoted(name)}{source} STRATEGY FILE_COPY")
 
@@ -185,6 +187,11 @@ class PostgresServer(PostgresDatabases):
     def log(self) -> Path:
         """What the server has said, over all its starts."""
         return self._home / "server.log"
+
+    @property
+    def programs(self) -> Path:
+        """The folder of its programs, `pg_dump` among them."""
+        return self._programs
 
     @property
     def _data(self) -> Path:

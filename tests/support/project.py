@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import textwrap
 import time
 from collections.abc import Callable, Coroutine, Iterable
@@ -146,6 +147,20 @@ class Project:
         self._commands.append(command)
         return command
 
+    def run_own_tests(self) -> str:
+        """Run the tests that `shoal init` made, which must pass; their output."""
+        tested = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q"],
+            cwd=self.folder,
+            env=clean_environment(self.folder, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1"),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert tested.returncode == 0, tested.stdout
+        return tested.stdout
+
     def shoal(
         self, *arguments: str, code: int = 0, timeout: float = _PATIENCE, fresh: bool = False, **variables: str
     ) -> Command:
@@ -174,9 +189,9 @@ class Project:
 
         return self._ask(work, run_id)
 
-    def counts(self, run_id: str | None = None) -> Counts:
+    def counts(self, run_id: str | None = None, stage: str | None = None) -> Counts:
         async def work(ledger: Ledger, run: Run) -> Counts:
-            return await ledger.reads.stats(run.id)
+            return await ledger.reads.stats(run.id, stage=stage)
 
         return self._ask(work, run_id)
 

@@ -73,6 +73,10 @@ class ServerProcess:
                 raise RuntimeError(f"the server was not ready within {timeout:g} s:\n{self._end_of_log()}")
             time.sleep(0.01)
 
+    @property
+    def has_ended(self) -> bool:
+        return self._keeper.poll() is not None
+
     def stop(self, how: signal.Signals, timeout: float = 60.0) -> None:
         """Send the signal and wait until the server has ended."""
         if self._keeper.poll() is None:

@@ -136,6 +136,11 @@ class TorNetwork:
         self._stack.close()
 
     @property
+    def pid(self) -> int:
+        """Of the process that holds its network open."""
+        return self._places.pid
+
+    @property
     def host(self) -> Host:
         """Where the site is."""
         return Host(SITE, self.entry)

@@ -38,8 +38,10 @@ SHOP = f"""
 """
 # What the browser says while the server is away.
 AWAY = ("net::ERR_", "WebSocket connection to")
-# The code of the dialogs is loaded when there is time for it.
-DIALOGS = "() => performance.getEntriesByType('resource').some((each) => each.name.includes('ActionDialog'))"
+# The code of dialogs and charts is loaded when there is time for it.
+ALL_CODE = """() => ["ActionDialog", "TimeSeries"].every((part) =>
+    performance.getEntriesByType("resource").some((each) => each.name.includes(part)))"""
+CHART_CODE = "**/assets/TimeSeries-*.js"
 MARK = "() => (window.__loaded_once = true)"
 
 
@@ -214,7 +216,7 @@ async def test_the_page_survives_a_killed_server(browser: Browser, shop: Shop) -
         await tab.open(f"runs/{run}")
         await expect(tab.connection).to_have_text("live")
         await tab.page.evaluate(MARK)
-        await tab.page.wait_for_function(DIALOGS)
+        await tab.page.wait_for_function(ALL_CODE)
         left = await until(lambda: number_in(tab, "Left"), lambda now: now < PAGES)
 
         await asyncio.to_thread(shop.served.kill)
@@ -248,6 +250,22 @@ async def test_the_page_survives_a_killed_server(browser: Browser, shop: Shop) -
         assert await tab.violations() == []
         await asyncio.to_thread(shop.served.start)
         await expect(tab.page.get_by_text("No egress is in use.")).to_be_visible(timeout=PATIENCE)
+        tab.check(*AWAY)
+
+
+async def test_charts_whose_code_was_lost_are_drawn_when_the_server_is_back(browser: Browser, shop: Shop) -> None:
+    run = await shop.start(1)
+    async with open_tab(browser, shop.served.url) as tab:
+        await tab.page.route(CHART_CODE, lambda route: route.abort())
+        await tab.open(f"runs/{run}")
+        await expect(tab.connection).to_have_text("live", timeout=PATIENCE)
+        await expect(tab.page.locator("section.chart").first).to_be_visible(timeout=PATIENCE)
+        await expect(tab.page.locator("section.chart canvas")).to_have_count(0)
+        await asyncio.to_thread(shop.served.kill)
+        await expect(tab.connection).to_have_text(re.compile("reconnecting|polling"), timeout=PATIENCE)
+        await tab.page.unroute(CHART_CODE)
+        await asyncio.to_thread(shop.served.start)
+        await expect(tab.page.locator("section.chart canvas").first).to_be_visible(timeout=PATIENCE)
         tab.check(*AWAY)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
+import random
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
@@ -13,6 +15,7 @@ import pytest
 
 from shoal import Http, Item, Page, Scraper
 from shoal.config import Settings
+from shoal.fetch.page import Request
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState
 from shoal.model.run import Run
@@ -20,8 +23,9 @@ from shoal.model.views import ItemView
 from shoal.model.worker import Scope, WorkerSpec
 from shoal.observe.logs import open_logs
 from shoal.wiring import build_fetcher, build_worker, ledger_context
-from shoal.worker import host_slots
+from shoal.worker import host_slots, state
 from shoal.worker.lane_starts import RateLimiter
+from shoal.worker.politeness import WorkerPace
 from shoal.worker.state import WorkerEvents, WorkerIdentity, WorkerOptions, boottime_seconds
 from tests.support.site import HOSTS, Site, Visit, closest_starts, most_at_once, of_host
 
@@ -236,6 +240,78 @@ async def test_the_slots_of_a_dead_worker_are_free_again(crew: Crew) -> None:
     await crew.check_all_done(4)
 
 
+class Suspension:
+    """The clock jumps, as for a process that was stopped in the middle of an attempt, until `end`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._seconds = 0.0
+        self.ended_at = 0.0
+        monkeypatch.setattr(state, "boottime_seconds", lambda: boottime_seconds() + self._seconds)
+
+    def begin(self) -> None:
+        self.ended_at = math.inf
+        self._seconds = 3600.0
+
+    def end(self) -> None:
+        self.ended_at = time.monotonic()
+        self._seconds = 0.0
+
+
+def of_page(site: Site) -> list[Visit]:
+    return [visit for visit in site.visits() if visit.path == "/page/1"]
+
+
+async def test_a_worker_that_was_stopped_sends_nothing_until_its_lease_is_confirmed(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suspension = Suspension(monkeypatch)
+    crew.pages()
+
+    @crew.scraper.before_request
+    async def stop(request: Request) -> None:
+        suspension.begin()
+        asyncio.get_running_loop().call_later(0.3, suspension.end)
+
+    with Site() as site:
+        await crew.fill([f"{site.url}/page/1"])
+        await crew.work()
+        (visit,) = of_page(site)
+    assert visit.start >= suspension.ended_at
+    await crew.check_all_done(1)
+
+
+async def test_a_worker_that_was_stopped_sends_nothing_for_an_item_that_it_has_lost(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger has declared it dead meanwhile: the next attempt makes the request, and it is not made twice."""
+    suspension = Suspension(monkeypatch)
+    crew.pages()
+    tasks: list[asyncio.Task[None]] = []
+    attempts = 0
+
+    async def end_when_registered_again(before: str) -> None:
+        while {worker.id for worker in await crew.ledger.workers.list()} <= {before}:  # noqa: ASYNC110 - the ledger is asked
+            await asyncio.sleep(0.01)
+        suspension.end()
+
+    @crew.scraper.before_request
+    async def stop(request: Request) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            (worker,) = await crew.ledger.workers.list()
+            await crew.ledger.workers.stop(worker.id)
+            suspension.begin()
+            tasks.append(asyncio.create_task(end_when_registered_again(worker.id)))
+
+    with Site() as site:
+        await crew.fill([f"{site.url}/page/1"])
+        await crew.work()
+        await asyncio.gather(*tasks)
+        assert (attempts, len(of_page(site))) == (2, 1)
+    assert [item.state for item in await crew.items()] == [ItemState.DONE]
+
+
 def intervals(visits: Sequence[Visit]) -> list[float]:
     starts = sorted(visit.arrived for visit in visits)
     return sorted(later - earlier for earlier, later in itertools.pairwise(starts))
@@ -317,3 +393,29 @@ async def test_a_limit_counts_items_with_an_attempt(crew: Crew) -> None:
         visits = site.visits()
     assert len([visit for visit in visits if visit.path != "/robots.txt"]) == 3
     assert closest_starts(visits[:2]) >= 0.3 - LEEWAY
+
+
+async def test_requests_of_a_worker_keep_their_distance_when_one_connects_late() -> None:  # S3.15
+    """What counts is when requests are sent: the second does not make up for the time that the first one connected."""
+    pace, sent = WorkerPace(random.Random(1)), []
+    first_is_connected, second_is_ready = asyncio.Event(), asyncio.Event()
+
+    async def send(connected: asyncio.Event, ready: asyncio.Event | None = None) -> None:
+        async with asyncio.timeout(60) as deadline:
+            pause = await pace.wait("shop", (0.2, 0.2), deadline)
+            if ready is not None:
+                ready.set()
+            await connected.wait()
+            await pace.before_send("shop", pause, deadline)
+            sent.append(time.monotonic())
+            pace.sent("shop", pause)
+
+    at_once = asyncio.Event()
+    at_once.set()
+    first = asyncio.create_task(send(first_is_connected))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(send(at_once, second_is_ready))
+    await second_is_ready.wait()
+    first_is_connected.set()
+    await asyncio.gather(first, second)
+    assert abs(sent[1] - sent[0]) >= 0.2

@@ -16,8 +16,8 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from shoal import Failure, Http, Item, Log, Page, RunReport, Scraper, connect, secret
-from shoal.errors import InvalidScraper, Permanent, SecretMissing
+from shoal import Counters, Failure, Http, Item, Log, Page, RunReport, Scraper, connect, secret
+from shoal.errors import InvalidRecord, InvalidScraper, Permanent, SecretMissing, Transient
 
 
 class Sent(msgspec.Struct):
@@ -240,6 +240,42 @@ def test_accepted_statuses_reach_the_handler(site: EchoSite) -> None:
     report = run(shop)
     assert sorted(record["status"] for record in report.records()) == [404, 500]
     assert (report.counts.done, report.counts.dead) == (2, 1)
+
+
+def test_further_pages_are_opened_as_the_items_own_page(site: EchoSite) -> None:
+    shop = Scraper("shop")
+
+    @shop.stage(accept=(404,), retries=0, concurrency=1, blocked=lambda page: "captcha" in page.url)
+    async def product(page: Page, http: Http, item: Item):  # type: ignore[no-untyped-def]
+        further = await http.open(f"{site.url}/{item.payload['then']}")
+        yield {"first": page.status, "then": further.status}
+
+    thens = ("status/404", "ok", "captcha", "status/410")
+    shop.start(product.item(f"{site.url}/ok?{n}", payload={"then": then}) for n, then in enumerate(thens))
+    report = run(shop)
+    assert [record["then"] for record in report.records()] == [404, 200]
+    assert {group.outcome: "soft block" in group.message for group in report.failures.groups} == {
+        "blocked": True,
+        "permanent": False,
+    }
+
+
+def test_what_a_handler_counts_is_in_the_report(site: EchoSite) -> None:  # S3.14
+    shop = Scraper("shop")
+
+    @shop.stage(retries=1, backoff_cap=0.01)
+    async def product(item: Item, counters: Counters) -> None:
+        counters.add("seen")
+        counters.add("accepted", int(item.key))
+        if item.key == "2" and not item.tries:
+            raise Transient("not yet")
+
+    shop.start(product.item(key=str(n)) for n in range(4))
+    report = run(shop)
+    assert report.counters == {"seen": 4, "accepted": 6}
+    for name, number in (("no name", 1), ("x", -1), ("x", True)):
+        with pytest.raises(InvalidRecord):
+            Counters().add(name, number)
 
 
 @pytest.mark.parametrize("accept", [(429,), (99,), "404", (404.0,), object()])

@@ -92,7 +92,7 @@ async def _prepare(path: Path) -> tuple[dict[str, list[Any]], list[str]]:
 @contextmanager
 def _serving(app: Any) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="critical", ws="none"))
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
         thread.start()
         try:

@@ -92,7 +92,10 @@ def test_a_plan_runs_nothing(project: Project) -> None:  # S2.5
         (project.folder / "configs/fiji/bad.yaml").write_text("timeout: soon\n")
         (project.folder / "configs/tonga/broken.py").write_text("from shoal import Scraper\nScraper(\n")
         said = project.shoal("run", "configs/", "--all", "--dry-run", code=1).stdout
+        in_turn = project.shoal("run", "configs/", "--all", "--dry-run", "--sequential", code=1).stdout
         assert site.visits() == []
+    assert "Singles, side by side (3)" in said
+    assert "Singles, one after another (3)" in in_turn
     assert "5 configurations: 3 singles, 1 group (2 members)" in said
     assert "cannot be used: it is not valid Python: '(' was never closed" in said
     assert re.search(r"fiji/times +\S*shoal run configs/fiji/times.yaml --name fiji.times\n", said)
@@ -175,7 +178,7 @@ def test_groups_have_a_status_and_pause_after_a_failure(project: Project) -> Non
     assert len(singles) == 2
     assert next_of_group.start - (failed.end or 0) >= 0.9
     lines = command.stdout.splitlines()
-    (islands,) = [line for line in lines if "fiji / islands" in line]
+    (islands,) = [line for line in lines if "fiji/islands" in line]
     assert re.search(r"^x .* failed; .*; log logs/fiji/islands/\d{8}_\d{6}\.log$", islands)
     (group,) = [line for line in lines if "group islands" in line]
     assert re.search(r"^x .* failed; 2 members: 1 success, 1 failed; .*; exit code 1$", group)
@@ -328,8 +331,11 @@ def test_a_stopped_collection_is_resumed(either: Project) -> None:
         members, totals = reports(command)
         assert totals["not_run"] == 2
         assert members["fiji/times"]["status"] == "success"
+        assert "unfinished; " in command.stderr, "members that were interrupted have run"
+        assert "| Not finished 2 |" in command.stderr
         seen = len(site.visits())
         command = either.shoal("run", "configs/", "--all", "--json")
+        assert "was paused" not in command.stderr, "they are resumed at once"
         visits = by_member(site.visits())
     assert seen == 4  # the three under way were finished, nothing was begun after the order
     members, again = reports(command)

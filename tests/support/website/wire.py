@@ -26,7 +26,7 @@ class Request:
         self.peer = wire.peer
         self.connection = wire.number
         self.start = time.monotonic()
-        self.arrived = self.start - _seconds_in_kernel(wire.transport)
+        self.arrived = self.start - seconds_in_kernel(wire.transport)
         self.end: float | None = None
         self.status = 0
 
@@ -76,7 +76,7 @@ class Request:
         self._wire.transport.abort()
 
 
-def _seconds_in_kernel(transport: asyncio.Transport) -> float:
+def seconds_in_kernel(transport: asyncio.BaseTransport) -> float:
     """How long ago the last data came in, by TCP_INFO, to a few milliseconds. 0 where only Linux could say it."""
     if sys.platform != "linux":
         return 0.0

@@ -97,6 +97,34 @@ def test_a_listing_without_an_article_is_a_failure(project: Project, extra: dict
     assert all(words in error for error in errors)
 
 
+@pytest.mark.parametrize(("pages", "batch_size"), [(4, 5), (11, 12), (30, 12)])
+def test_pages_without_an_article_are_a_failure_of_the_file(project: Project, pages: int, batch_size: int) -> None:
+    """Also when one page does not exist, and however small the share of the dead items is."""
+    extra = {f"/news/{number}": "<p>Nothing</p>" for number in range(1, pages + 1)}
+    pages_visited(project, extra, code=1, listing={**PAGES, "batch_size": batch_size})
+    errors = [attempt.error for tries in project.attempts().values() for attempt in tries if attempt.error]
+    assert [error for error in errors if "404" not in error] == errors[-1:], "404 is not what is wrong"
+    assert "no page of the listing has an article: check selectors.thumbnail" in (errors[-1] or "")
+
+
+def test_such_a_newspaper_has_failed_in_a_collection(project: Project) -> None:
+    with Site(extra={f"/news/{number}": "<p>Nothing</p>" for number in range(1, 12)}) as site:
+        write_paper(project.folder, site.url, {**PAGES, "batch_size": 12}, retries=0)
+        done = project.shoal("run", "configs", "--all", "--set", "member_retries=0", "--json", code=1)
+    [member] = [line for line in map(json.loads, done.stdout.splitlines()) if "member" in line]
+    assert member["status"] == "failed"
+    assert "check selectors.thumbnail" in member["reason"]
+
+
+def test_an_archive_without_a_page_is_a_failure(project: Project) -> None:
+    days = {"start_date": "2024-01-01", "end_date": "2024-01-20"}
+    listing = {"type": "archive", "url_template": "/news/{year}/{month}/{day}", **days}
+    visited = pages_visited(project, {}, code=1, listing=listing)
+    assert len(visited) == 20
+    [error] = [attempt.error for tries in project.attempts().values() for attempt in tries if attempt.error]
+    assert error == "no page of the listing exists: check listing.url_template"
+
+
 def test_an_article_without_a_body_is_a_failure_with_the_reason(project: Project) -> None:
     extra = {**paged(1), "/story/2": story(2, body="<div>only a picture</div>")}
     pages_visited(project, extra, code=1)

@@ -24,6 +24,8 @@ selectors:
 """
 API = "type: api\n  pagination_type: offset\n  json_paths: {collection: posts, url: link}"
 
+ARCHIVE = "type: archive\n  start_date: 2023-01-31"
+
 
 def changed(old: str, new: str) -> str:
     assert old in GOOD
@@ -63,9 +65,40 @@ def test_the_smallest_file(tmp_path: Path) -> None:
         (
             changed("type: pagination", API).replace("{num}", "{page}"),
             6,
-            "'https://paper.example/news/{page}' has no {num} or {offset}.",
+            "listing.url_template has {page}, which is not filled in: 'https://paper.example/news/{page}'.",
         ),
-        (changed("type: pagination", "type: archive\n  start_date: 2024-02-31"), 4, "listing.start_date is not right"),
+        (changed("type: pagination", API).replace("{num}", "{size}"), 6, "news/{size}' has no {num} or {offset}."),
+        (
+            changed("type: pagination", ARCHIVE).replace("{num}", "{year}/{month}/{dy}"),
+            5,
+            "listing.url_template has {dy}, which is not filled in",
+        ),
+        (changed("type: pagination", ARCHIVE).replace("{num}", "{year}/{month}"), 5, "leads to the same page twice"),
+        (changed("type: pagination", ARCHIVE).replace("{num}", "{month}/{day}"), 5, "leads to the same page twice"),
+        (
+            changed("type: pagination", ARCHIVE + "\n  date_format: monthly").replace("{num}", "{year}-{day}"),
+            6,
+            "leads to the same page twice",
+        ),
+        (changed("{num}", "{num:>3}"), 4, "listing.url_template has {num:>3}, which is no format of a number."),
+        (
+            changed("{num}\n", "{num}\n  start_url: /news/{num}\n"),
+            5,
+            "listing.start_url is '/news/{num}', but it is one",
+        ),
+        (changed("{num}\n", "{num}\n  exclude: {section: video}\n"), 5, "which only a listing of type api has."),
+        (
+            changed("{num}\n", "{num}\n  start_date: 2024-01-01\n"),
+            5,
+            "there is no key listing.start_date with type pagination; type archive has it.",
+        ),
+        (changed("{num}\n", "{num}\n  start_pag: 2\n"), 5, "listing.start_pag; did you mean listing.start_page?"),
+        (changed("type: pagination", "type: paginaton"), 3, "archive or api; did you mean pagination?"),
+        (
+            changed("type: pagination", "type: archive\n  start_date: 2024-02-31"),
+            4,
+            "listing.start_date is not right: it must be a day such as 2024-06-01.",
+        ),
         (
             changed("type: pagination", "type: archive\n  start_date: 2024-02-01\n  end_date: 2024-01-01").replace(
                 "{num}", "{year}{month:d}"
@@ -102,6 +135,21 @@ def test_a_mistake_is_reported_in_one_sentence(tmp_path: Path, text: str, line: 
     assert "\n" not in message
     assert refused.value.remedy
     assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("listing", "template"),
+    [
+        (ARCHIVE, "{year}/{month:d}/{day:02d}"),
+        (ARCHIVE + "\n  date_format: monthly", "{year}-{month}"),
+        (ARCHIVE + "\n  end_date: 2023-12-31", "{month}/{day}"),
+        ("type: archive\n  start_date: 9999-12-31", "{year}/{month}/{day}"),
+        (API, "{offset}/{size}"),
+    ],
+)
+def test_templates_whose_pages_differ(tmp_path: Path, listing: str, template: str) -> None:
+    (tmp_path / "paper.yaml").write_text(changed("type: pagination", listing).replace("{num}", template))
+    assert load_scraper("paper.yaml", {}, tmp_path).stages
 
 
 def test_the_command_line_reports_it_and_starts_nothing(project: Project) -> None:

@@ -14,7 +14,7 @@ from shoal.define.context import Http
 from shoal.define.yaml_scraper import read_yaml_header
 from shoal.errors import Transient
 from shoal.fetch.page import Page
-from shoal.recipes.newspaper import NewspaperContext
+from shoal.recipes.newspapers.kind import NewspaperContext
 from tests.support.newspapers import SELECTORS, cards, paged, paths, story, write_paper
 from tests.support.project import Project
 from tests.support.site import Site, closest_starts
@@ -41,7 +41,7 @@ def test_numbered_pages_become_articles(project: Project) -> None:
         "url": f"{site.url}/story/1",
         "title": "Story 1",
         "date": "2024-06-05",
-        "body": "Story 1 begins.\nIt ends\nhere.",
+        "body": "Story 1 begins. It ends here.",
         "tags": ["Sea", "Reef"],
         "source": "Fiji Times",
         "country": "fiji",
@@ -117,6 +117,24 @@ def test_an_api_is_read_by_its_paths(project: Project) -> None:
     assert (records["1"]["title"], records["1"]["date"]) == ("News & 1", "2024-06-05")
     assert "kind" not in records["1"]
     assert "/story/2" not in paths(site, "/story/"), "what is excluded is not even fetched"
+
+
+def test_the_end_of_the_process_reports_no_leaks(project: Project) -> None:
+    """An object of the URL parser that lives until then makes it print twenty lines."""
+    with Site(extra=paged(1)) as site:
+        paper = write_paper(project.folder, site.url, PAGES)
+        assert "leaked" not in project.shoal("run", paper).stderr
+        assert "leaked" not in project.shoal("run", "configs", "--all", "--dry-run").stderr
+
+
+@pytest.mark.parametrize(("asked", "words"), [(False, ""), (True, "tags is empty in 20 of 20 records")])
+def test_only_fields_that_the_file_asks_for_are_warned_of(project: Project, asked: bool, words: str) -> None:
+    article = {**SELECTORS["article"], "tags": ".tag"} if asked else {"body": ".text p"}
+    with Site(extra=paged(2, each=10)) as site:
+        paper = write_paper(project.folder, site.url, PAGES, selectors={**SELECTORS, "article": article})
+        done = project.shoal("run", paper)
+    assert ("is empty in" in done.stderr) is asked
+    assert words in done.stderr
 
 
 def test_an_interrupted_listing_continues_at_its_page(project: Project) -> None:

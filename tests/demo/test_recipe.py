@@ -1,0 +1,47 @@
+"""Demos of recipes: commands run in a project of their own, in order, and the first failure ends them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from shoal.config.sources import read_dotenv
+from shoal.demo.recipe import DemoStep, child_environment, run_steps, was_interrupted, write_environment
+
+WRITE = "import os, pathlib; pathlib.Path('seen').open('a').write(os.environ.get('NAME', '') + '\\n')"
+
+
+def test_commands_run_in_the_folder_until_one_fails(tmp_path: Path) -> None:
+    shown: list[str] = []
+    steps = [
+        DemoStep(("python", "-c", WRITE)),
+        DemoStep(("python", "-c", "raise SystemExit(7)"), exit_codes=(0, 7)),
+        DemoStep(("python", "-c", "raise SystemExit(3)")),
+        DemoStep(("python", "-c", WRITE)),
+    ]
+    environ = {**os.environ, "NAME": "value"}
+    results = run_steps(steps, tmp_path, environ, announce=lambda step: shown.append(step.shown))
+    assert [(result.code, result.failed) for result in results] == [(0, False), (7, False), (3, True)]
+    assert len(shown) == 3
+    assert (tmp_path / "seen").read_text() == "value\n"
+    assert not was_interrupted(results)
+
+
+def test_a_background_command_is_stopped_after_the_last_step(tmp_path: Path) -> None:
+    waits = (
+        "import pathlib, signal, sys; signal.signal(signal.SIGINT, lambda *_: sys.exit(0));"
+        "pathlib.Path('up').touch(); signal.pause()"
+    )
+    looks = "import pathlib, time\nwhile not pathlib.Path('up').exists(): time.sleep(0.01)"
+    steps = [DemoStep(("python", "-c", waits), background=True), DemoStep(("python", "-c", looks))]
+    results = run_steps(steps, tmp_path, os.environ, announce=lambda _: None)
+    assert [(result.code, result.step.background) for result in results] == [(0, False), (0, True)]
+
+
+def test_the_environment_of_a_demo(tmp_path: Path) -> None:
+    given = {"PATH": "/bin", "SHOAL_CONCURRENCY": "3", "https_proxy": "http://p", "SHOAL_TOR": "/opt/tor"}
+    assert child_environment(given, None) == {"PATH": "/bin", "SHOAL_TOR": "/opt/tor"}
+    assert child_environment(given, "postgresql://me@db/x")["SHOAL_LEDGER"] == "postgresql://me@db/x"
+    values = {"URL": "http://127.0.0.1:1/", "TEXT": "two words # no comment", "EMPTY": ""}
+    write_environment(tmp_path, values)
+    assert read_dotenv(tmp_path / ".env") == values

@@ -1,0 +1,116 @@
+"""The project of `shoal init --recipe countries`: its tests pass, its settings have their old names, its demo runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.recipes.countries.conftest import Countries
+from tests.support.browsers import require_chromium
+from tests.support.project import Project, clean_environment
+
+
+def test_the_tests_of_the_project_pass(project: Project) -> None:
+    project.shoal("init", ".", "--recipe", "countries")
+    assert "2 passed" in project.run_own_tests()
+
+
+def test_settings_by_their_old_names(tmp_path: Path) -> None:  # S1.1, S1.7, S1.10, S1.16, S1.17
+    with Countries(tmp_path, "postgresql://me:secret-secret@db.example:6543/scraper_db") as project:
+        project.configure(
+            "http://127.0.0.1:1",
+            TOR_SOCKS_PORT="9050",
+            TOR_CONTROL_PORT="9051",
+            WORKER_BATCH_SIZE="25",
+            WORKER_LEASE_SECONDS="300",
+            MAX_RETRIES="5",
+        )
+        modes, shown = {}, ""
+        for name in ("india", "malaysia", "russia", "argentina"):
+            shown = project.shoal("config", "show", name, "--json").stdout
+            settings = {each["name"]: each["value"] for each in map(json.loads, shown.splitlines())}
+            modes[name] = (settings["mode"], settings["worker_limit"])
+            assert (settings["batch_size"], settings["lease"], settings["retries"]) == (25, 300, 5)
+            assert settings["ledger"] == "postgresql://me:***@db.example:6543/scraper_db"
+    assert modes == {
+        "india": ("distributed", 0),
+        "malaysia": ("distributed", 0),
+        "russia": ("distributed", 1),
+        "argentina": ("single", 0),
+    }
+    assert "secret-secret" not in shown
+
+
+def test_a_cluster_gets_the_worker_command_by_ssh(tmp_path: Path) -> None:
+    """The script of the project, with an `ssh` that writes down what it is called with."""
+    with Countries(tmp_path, "postgresql://x/y"):
+        ssh = tmp_path / "bin" / "ssh"
+        ssh.parent.mkdir()
+        ssh.write_text('#!/bin/sh\nfor word in "$@"; do echo "$word"; done >> calls.txt\n')
+        ssh.chmod(0o755)
+        answer = {"run_id": "20261118_010203", "worker_command": "shoal worker india --run-id 20261118_010203"}
+        done = subprocess.run(
+            [sys.executable, "cluster.py"],
+            cwd=tmp_path,
+            input=json.dumps(answer),
+            env={**clean_environment(tmp_path), "PATH": f"{ssh.parent}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "scraper@worker2.example.org: 5 workers of run 20261118_010203" in done.stdout
+        calls = (tmp_path / "calls.txt").read_text().splitlines()
+        script = calls[-1]
+        # The script is one for a shell: two workers instead of five, each of which only says what it is.
+        local = script.replace("cd countries", f"cd {tmp_path}").replace("seq 5", "seq 2")
+        subprocess.run(
+            ["sh", "-c", local.replace(answer["worker_command"], "sh -c 'echo w >> w.txt'") + "; wait"], check=True
+        )
+    assert calls[:2] == ["-i", str(tmp_path / ".ssh/id_ed25519")]
+    assert (tmp_path / "w.txt").read_text() == "w\nw\n"
+
+
+def test_the_demo_says_what_is_missing(tmp_path: Path) -> None:
+    said = subprocess.run(
+        [sys.executable, "-m", "shoal", "demo", "countries"],
+        cwd=tmp_path,
+        env=clean_environment(tmp_path, SHOAL_CHROMIUM="/nonexistent/chromium"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert said.returncode == 2
+    assert "The setting chromium is /nonexistent/chromium, which is no program." in said.stderr
+
+
+def test_the_dashboard_of_the_demo_starts_after_the_migration(tmp_path: Path, postgres_url: str) -> None:
+    """Otherwise it reports a ledger without a schema as away."""
+    require_chromium()
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "shoal", "demo", "countries"],
+        cwd=tmp_path,
+        env=clean_environment(tmp_path, SHOAL_LEDGER=postgres_url),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert demo.stderr is not None
+    said = []
+    with demo:
+        for line in demo.stderr:
+            said.append(line)
+            if "start argentina" in line:
+                break
+        os.killpg(demo.pid, signal.SIGINT)
+        demo.stderr.read()
+    text = "".join(said)
+    assert 0 < text.find("$ shoal db migrate") < text.find("Dashboard: ") < text.find("$ shoal start argentina"), text
+    assert "ledger away" not in text

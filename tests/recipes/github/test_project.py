@@ -1,0 +1,161 @@
+"""The project that `shoal init --recipe github` makes: settings by their old names, its own tests, imports."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.recipes.github.conftest import PATIENCE, Serve, query, set_up, statuses
+from tests.support.project import Project
+
+SMALL = (("Suva, Fiji", 8), ("Apia, Samoa", 4))
+OLD_ROWS = """\
+username,name,followers,hireable,enrichment_status,profiled_at,enhanced_at,retry_count,last_error
+{0},,,,INITIAL,,,0,
+{1},Bo Brook,17,t,PROFILED,2024-02-01 08:00:00,,0,
+{2},Cleo Glen,4,,PROCESSING,2024-02-01 08:00:00,,0,
+{3},Dov Inlet,5,f,ENHANCED,2024-02-01 08:00:00,2024-02-02 08:00:00,0,
+gone-newt-9,,,,FAILED,,,3,404 Not Found
+,,,,INITIAL,,,0,
+"""
+
+
+def test_the_tests_of_the_project_pass(project: Project, serve: Serve) -> None:
+    set_up(project, serve())
+    environment = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    ended = subprocess.run(command, cwd=project.folder, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout
+
+
+def test_settings_have_their_old_names(project: Project, serve: Serve) -> None:
+    """S0.3, S0.24, S0.25."""
+    set_up(project, serve(places=SMALL))
+    old: dict[str, Any] = {
+        "BATCH_SIZE": "20",
+        "MAX_RETRIES": "7",
+        "RATE_LIMIT_DELAY": "5",
+        "TARGET_PROFILES": "9",
+    }
+    lines = project.shoal("config", "show", "github", "--json", **old).stdout.splitlines()
+    shown = {line["name"]: line["value"] for line in map(json.loads, lines)}
+    assert (shown["batch_size"], shown["retries"]) == (20, 7)
+    assert (shown["stages.profile.delay"], shown["stages.profile.max_records"]) == ([5, 5], 9)
+    assert shown["stages.username.max_records"] == 12_000
+
+
+def test_a_run_ends_at_its_targets(project: Project, serve: Serve) -> None:
+    """TARGET_PROFILES: the rest stays INITIAL and says why."""
+    site = serve(places=SMALL)
+    set_up(project, site, LOCATIONS="Suva, Fiji; Apia, Samoa", TARGET_PROFILES="5", SHOAL_CONCURRENCY="1")
+    project.shoal("run", "github", "-q", timeout=PATIENCE)
+    assert statuses(project) == {"ENHANCED": 5, "INITIAL": 7}
+    (row,) = query(project, "select distinct last_error from developers where enrichment_status = 'INITIAL'")
+    assert row["last_error"] == "the stage profile has its 5 records (max_records)"
+
+
+def test_a_cancellation_is_no_error_of_those_who_were_tried_again(either: Project, serve: Serve) -> None:
+    """TARGET_PROFILES is raised later: last_error says only what holds."""
+    site = serve(places=SMALL)
+    set_up(either, site, LOCATIONS="Suva, Fiji; Apia, Samoa", TARGET_PROFILES="5", SHOAL_CONCURRENCY="4")
+    either.shoal("run", "github", "-q", timeout=PATIENCE)
+    either.shoal("items", "retry", "latest", "--state", "cancelled", "--yes", TARGET_PROFILES="0")
+    either.shoal("run", "github", "-q", timeout=PATIENCE, TARGET_PROFILES="0")
+    rows = query(either, "select enrichment_status, last_error, count(*) as n from developers group by 1, 2")
+    assert [tuple(row.values()) for row in rows] == [("ENHANCED", None, 12)]
+
+
+def test_a_search_with_more_results_than_github_shows_is_split(project: Project, serve: Serve) -> None:
+    """Every developer of a place with 1,400 in one year is found, once."""
+    site = serve(limits={"core": (5_000, 3_600), "search": (500, 60)})
+    set_up(project, site, LOCATIONS="Port Vila, Vanuatu", TARGET_PROFILES="1", CONCURRENCY="8")
+    project.shoal("run", "github", "-q", timeout=PATIENCE)
+    assert project.counts(stage="username").results == 2_600
+    searched = [visit.path for visit in site.log() if "created%3A2019" in visit.path]
+    assert any("2019-01-01..2019-07-02" in path for path in searched)
+    assert {visit.status for visit in site.log() if visit.path.startswith("/search/")} == {200}
+
+
+@pytest.fixture(params=["sqlite, file", "sqlite, standard input", "postgres, sqlite"])
+def importing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Project, str]]:
+    """A project on a ledger, and where the rows come from."""
+    kind, source = request.param.split(", ")
+    ledger = request.getfixturevalue("migrated_postgres") if kind == "postgres" else None
+    with Project(tmp_path, ledger) as project:
+        yield project, source
+
+
+def test_rows_of_the_earlier_system_go_on_where_they_were(importing: tuple[Project, str], serve: Serve) -> None:
+    either, source = importing
+    site = serve(places=SMALL)
+    set_up(either, site, LOCATIONS="", USERNAMES_FILE="")
+    people = site.site.people
+    rows = OLD_ROWS.format(*(people.login(number) for number in range(4)))
+    said = import_rows(either, rows, source)
+    assert "5 added, 0 were there already" in said
+    assert "PROFILED   2" in said
+    assert "INITIAL    1" in said, "the row without a username is not counted"
+    assert "1 left out, without a username: row 6" in said
+    assert statuses(either) == {"INITIAL": 5}
+    assert "shows all as INITIAL until" in said
+    assert "0 added, 5 were there already" in import_rows(either, rows, source)
+    either.shoal("run", "github", "-q", code=1, timeout=PATIENCE)  # one of five is dead: more than max_dead
+    assert statuses(either) == {"ENHANCED": 4, "FAILED": 1}
+    asked = {visit.path.split("?")[0] for visit in site.log() if visit.path.startswith("/users/")}
+    assert f"/users/{people.login(0)}" in asked
+    assert not {path for path in asked if path == f"/users/{people.login(1)}" or people.login(3) in path}
+    assert f"/users/{people.login(1)}/repos" in asked
+    stored = {row["username"]: row for row in query(either, "select * from developers")}
+    imported = stored[people.login(1)]
+    assert (imported["name"], imported["followers"], bool(imported["hireable"])) == ("Bo Brook", 17, True)
+    assert str(imported["profiled_at"]).startswith("2024-02-01")
+    assert stored["gone-newt-9"]["last_error"] == "404 Not Found"
+
+
+def import_rows(project: Project, rows: str, source: str) -> str:
+    """What the script says that imports these rows."""
+    name = "old.db" if source == "sqlite" else "developers.csv"
+    if source == "sqlite":
+        write_table(project, rows)
+    else:
+        (project.folder / name).write_text(rows)
+    given: dict[str, Any] = {"input": rows} if source == "standard input" else {}
+    command = [sys.executable, "import_developers.py", "-" if given else name]
+    environment = {"PATH": os.environ["PATH"], "SHOAL_LEDGER": project.ledger, "HOME": str(project.folder)}
+    ended = subprocess.run(
+        command, cwd=project.folder, env=environment, capture_output=True, text=True, check=False, **given
+    )
+    assert ended.returncode == 0, ended.stderr
+    return str(ended.stdout + ended.stderr)
+
+
+def write_table(project: Project, rows: str) -> None:
+    header, *values = csv.reader(rows.splitlines())
+    file = project.folder / "old.db"
+    file.unlink(missing_ok=True)
+    with closing(sqlite3.connect(file)) as database:
+        database.execute(f"create table developers ({', '.join(header)})")
+        marks = ", ".join("?" for _ in header)
+        database.executemany(f"insert into developers values ({marks})", values)
+        database.commit()
+
+
+def test_a_file_of_user_names_replaces_the_searches(project: Project, serve: Serve) -> None:
+    site = serve(places=SMALL)
+    set_up(project, site, USERNAMES_FILE="names.txt")
+    names = [site.site.people.login(number) for number in range(3)]
+    (project.folder / "names.txt").write_text("# three\n" + "".join(f"@{name.upper()}\n" for name in names))
+    project.shoal("run", "github", "-q", timeout=PATIENCE)
+    stored = query(project, "select username, enrichment_status from developers")
+    assert {row["username"] for row in stored} == set(names), "spelled as GitHub does"
+    assert not [visit for visit in site.log() if visit.path.startswith("/search/")]

@@ -1,0 +1,174 @@
+"""`shoal newspapers check` and `import`: all mistakes of all files at once; what is mechanical is corrected."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shoal.recipes.newspapers import PROJECT
+from shoal.recipes.newspapers.checking import check_folder
+from shoal.recipes.newspapers.importing import import_folder
+from tests.support.project import Project
+
+GOOD = """\
+base_url: https://paper.example
+listing:
+  type: pagination
+  url_template: https://paper.example/news/{num}
+selectors:
+  thumbnail:
+    container: .card
+    url: h2 a
+  article:
+    body: .text
+"""
+BAD = """\
+name: 7
+base_url: paper.example
+listing:
+  type: pagination
+  url_template: ["https://paper.example/news/{num}", "https://paper.example/news"]
+  batch_sise: 3
+selectors:
+  thumbnail:
+    container: '.card['
+  article:
+    body: .text
+rate_limit: "0.5"
+cleaning:
+  body: nowhere
+author: me
+"""
+
+
+def write(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        file = folder / name.replace("__", "/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.with_suffix(".yaml").write_text(text)
+    return folder
+
+
+def test_all_mistakes_of_all_files_at_once(tmp_path: Path) -> None:
+    folder = write(
+        tmp_path / "configs", fiji__bad=BAD, tonga__good=GOOD, samoa__broken="a: [", fiji__other=GOOD + "x: 1"
+    )
+    checked = check_folder(folder, tmp_path)
+    found = {(problem.path.stem, problem.line): problem.message for problem in checked.mistakes}
+    assert checked.newspapers == 4
+    assert list(found) == [
+        *(("bad", line) for line in (1, 2, 5, 6, 8, 9, 12, 14, 15)),
+        ("other", 11),
+        ("broken", 1),
+    ]
+    assert found["bad", 8] == "selectors.thumbnail.url is missing."
+    assert found["bad", 6] == "there is no key listing.batch_sise; did you mean listing.batch_size?"
+    assert "has no {num}" in found["bad", 5]
+    assert "cleaning.body has no function 'nowhere'" in found["bad", 14]
+    assert all(problem.remedy for problem in checked.problems)
+
+
+WRONG_TYPE = """\
+name: 7
+base_url: paper.example
+listing:
+  batch_sise: 3
+  end_date: 2024-06-31
+  start_date: 2024-01-01
+  url_template: /archive/{year}/{month}/{dy}/
+  type: archiv
+selectors:
+  thumbnail:
+    container: '.card['
+    url: h2 a
+  article:
+    body: .text
+rate_limit: fast
+cleaning:
+  body: nowhere
+"""
+
+
+@pytest.mark.parametrize("written", ["archiv", "daily"])
+def test_a_wrong_type_hides_no_other_mistake(tmp_path: Path, written: str) -> None:
+    file = write(tmp_path, paper=WRONG_TYPE.replace("archiv\n", f"{written}\n")) / "paper.yaml"
+    mistakes = check_folder(file, tmp_path).mistakes
+    assert [problem.line for problem in mistakes] == [1, 2, 4, 5, 7, 8, 11, 15, 17], "in the order of the lines"
+    by_line = {problem.line: problem for problem in mistakes}
+    assert "has {dy}, which is not filled in" in by_line[7].message
+    assert by_line[7].remedy == "Write {day}."
+    assert not any("nothing was started" in problem.remedy for problem in mistakes), "check starts nothing"
+
+
+def test_a_key_of_some_type_is_right_while_the_type_is_unknown(tmp_path: Path) -> None:
+    text = GOOD.replace("type: pagination", "type: none_of_them\n  start_date: 2024-01-01\n  start_page: 2")
+    write(tmp_path / "old", fiji__bad=text)
+    imported = import_folder(tmp_path / "old", tmp_path / "new", tmp_path)
+    assert imported.corrections == ()
+    assert [problem.line for problem in imported.checked.mistakes] == [3]
+
+
+def test_two_files_for_one_newspaper(tmp_path: Path) -> None:
+    folder = write(tmp_path / "configs", fiji__times=GOOD, samoa__times=GOOD + "country: fiji\n", tonga__times=GOOD)
+    [mistake] = check_folder(folder, tmp_path).mistakes
+    assert "are both fiji" in mistake.message
+
+
+def test_the_command_exits_with_1_and_writes_json(project: Project) -> None:
+    write(project.folder / "configs", fiji__bad=BAD, tonga__good=GOOD)
+    done = project.shoal("newspapers", "check", "configs/", "--json", code=1)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {line["kind"] for line in lines} == {"mistake"}
+    assert lines[0]["file"] == "configs/fiji/bad.yaml"
+    assert "2 newspapers: 9 mistakes in 1 file." in done.stderr
+    text = project.shoal("newspapers", "check", "configs/fiji/bad.yaml", code=1).stdout
+    assert "configs/fiji/bad.yaml:2: base_url: 'paper.example' is not a valid absolute URL" in text
+    assert "Write an absolute URL." in text
+    project.shoal("newspapers", "check", "configs/tonga/", code=0)
+
+
+def test_import_corrects_what_is_mechanical(project: Project) -> None:
+    text = BAD.replace("paper.example\n", "https://paper.example\n").replace("'.card['", ".card wide\n    url: h2 a")
+    text = text.replace(
+        '["https://paper.example/news/{num}", "https://paper.example/news"]', "https://paper.example/{num}"
+    )
+    write(project.folder / "old", fiji__bad=text, tonga__good=GOOD)
+    (project.folder / "old/cleaning.py").write_text("def nowhere(text):\n    return text\n")
+    done = project.shoal("newspapers", "import", "old", "configs")
+    assert "2 files copied, 5 lines changed." in done.stderr
+    copied = (project.folder / "configs/fiji/bad.yaml").read_text()
+    assert 'name: "7"' in copied
+    assert "batch_size: 3" in copied
+    assert "container: .card.wide" in copied
+    assert "rate_limit: 0.5" in copied
+    assert "# author: me" in copied
+    assert (project.folder / "configs/tonga/good.yaml").read_text() == GOOD
+    refused = project.shoal("newspapers", "import", "old", "configs", code=2)
+    assert "exists already; nothing was copied." in refused.stderr
+
+
+def test_import_keeps_the_keys_of_a_misspelt_type(tmp_path: Path) -> None:
+    write(tmp_path / "old", fiji__bad=WRONG_TYPE)
+    import_folder(tmp_path / "old", tmp_path / "new", tmp_path)
+    copied = (tmp_path / "new/fiji/bad.yaml").read_text()
+    assert "  type: archive\n" in copied
+    assert "  start_date: 2024-01-01\n" in copied
+    assert "  batch_size: 3\n" in copied
+    assert "#" not in copied
+
+
+def test_what_cannot_be_corrected_is_listed(tmp_path: Path) -> None:
+    write(tmp_path / "old", fiji__bad=BAD)
+    imported = import_folder(tmp_path / "old", tmp_path / "new", tmp_path)
+    assert {problem.line for problem in imported.checked.mistakes} == {2, 5, 8, 9, 14}
+    assert (tmp_path / "old/fiji/bad.yaml").read_text() == BAD
+
+
+def test_every_file_of_the_project_is_right(tmp_path: Path) -> None:
+    for name, text in PROJECT.files():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    checked = check_folder(tmp_path / "configs", tmp_path)
+    assert (checked.newspapers, checked.mistakes) == (24, [])

@@ -1,0 +1,151 @@
+"""An update fetches only what is new: what earlier runs stored, or files have, is known by itself."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.support.newspapers import SELECTORS, ChangingSite, cards, paged, story, write_paper
+from tests.support.project import Command, Project
+
+PAGES = {"type": "pagination", "url_template": "/news/{num}", "batch_size": 2}
+
+
+def news(folder: Path, name: str = "news.csv") -> list[dict[str, str]]:
+    with (folder / name).open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_a_second_run_fetches_only_what_is_new(either: Project) -> None:  # S2.7
+    old, new = paged(6), {"/news/1": cards([20, 1]), "/story/20": story(20)}
+    with ChangingSite(old) as site:
+        paper = write_paper(either.folder, site.url, PAGES)
+        either.shoal("run", paper)
+        site.pages |= new
+        site.asked.clear()
+        either.shoal("run", paper)
+        assert site.stories() == ["20"]
+        assert site.listed() == [f"/news/{n}" for n in (1, 2, 3, 4)], "3 and 4 are known as a whole"
+        either.shoal("run", paper)
+        assert site.stories() == ["20"], "nothing was new"
+        assert either.counts().results == 0
+        either.shoal("run", paper, "--from-scratch")
+        assert len(site.stories()) == 1 + 12
+    assert either.is_sound()
+
+
+def test_filtered_articles_are_neither_new_nor_fetched_again(project: Project) -> None:
+    """Page by page: 1 and 2 are kept, 3 is dropped by its text, 4 by its URL."""
+    (project.folder / "configs").mkdir()
+    (project.folder / "configs/cleaning.py").write_text(
+        "def no_ads(record):\n    return 'advert' not in record['body']\n"
+    )
+    pages = {"/news/1": cards([1, 2]), "/news/2": cards([3, 4]), "/news/3": cards([5]), "/news/4": cards([])}
+    texts = {**{f"/story/{n}": story(n) for n in (1, 2, 4, 5)}, "/story/3": story(3, body="<p>An advert.</p>")}
+    with ChangingSite({**pages, **texts}) as site:
+        listing = {**PAGES, "exclude": "/story/4"}
+        paper = write_paper(project.folder, site.url, listing, cleaning={"record_filter": "no_ads"})
+        project.shoal("run", paper)
+        assert project.counts().skipped == 1
+        assert site.stories() == ["1", "2", "3", "5"]
+        project.shoal("run", paper)
+        assert site.stories() == ["1", "2", "3", "5"]
+        assert project.counts().total == 2, "the first batch is known, without its dropped articles"
+
+
+def test_a_filter_that_sees_fields_of_the_api_runs_before_the_article_is_fetched(project: Project) -> None:
+    (project.folder / "configs").mkdir()
+    (project.folder / "configs/cleaning.py").write_text(
+        "def is_text(record):\n    return record.get('kind') == 'text' and 'x' not in record['body']\n"
+    )
+    posts = [{"id": n, "kind": "video" if n == 2 else "text", "t": f"T{n}", "d": "2024-06-05"} for n in (1, 2, 3)]
+    extra = {"/api/1": json.dumps({"posts": posts}), "/api/2": '{"posts": []}', "/api/3": '{"posts": []}'}
+    with ChangingSite({**extra, **{f"/story/{n}": story(n) for n in (1, 2, 3)}}) as site:
+        listing = {
+            "type": "api",
+            "pagination_type": "page",
+            "url_template": "/api/{page}",
+            "batch_size": 1,
+            "url_construction_template": "/story/{id}",
+            "json_paths": {"collection": "posts", "title": "t", "date": "d", "kind": "kind", "fields": {"id": "id"}},
+        }
+        selectors = {"article": SELECTORS["article"]}
+        cleaning = {"record_filter": "is_text"}
+        project.shoal("run", write_paper(project.folder, site.url, listing, selectors=selectors, cleaning=cleaning))
+        assert site.stories() == ["1", "3"]
+        assert [record["kind"] for record in project.export()] == ["text", "text"]
+
+
+def test_files_of_earlier_runs_are_known(project: Project) -> None:
+    with ChangingSite(paged(6)) as site:
+        paper = write_paper(project.folder, site.url, PAGES)
+        folder = project.folder / "data/fiji/times"
+        folder.mkdir(parents=True)
+        known = [f"{site.url}/story/{n}" for n in range(2, 13)]
+        (folder / "news.csv").write_text("url,title\n" + "".join(f"{url},x\n" for url in known))
+        (folder / "failed_news_20240101.csv").write_text(f"url,error\n{site.url}/story/1,404\n")
+        project.shoal("run", paper, "-o", "data/")
+        assert site.stories() == ["1"]
+        assert [row["url"] for row in news(folder)] == [*known, f"{site.url}/story/1"]
+
+
+def test_the_files_of_a_newspaper(project: Project) -> None:
+    """urls.csv and news.csv grow; what failed is in files of the day."""
+    extra = paged(2)
+    del extra["/story/3"]
+    with ChangingSite(extra) as site:
+        paper = write_paper(project.folder, site.url, PAGES)
+        done = project.shoal("run", paper, "-o", "out/", "--max-dead", "100%")
+        check_first_files(project, done)
+        site.pages |= paged(2)
+        site.asked.clear()
+        project.shoal("run", paper, "-o", "out/")
+        assert site.stories() == ["3"], "what failed is tried again"
+    folder = project.folder / "out/fiji/times"
+    assert sorted(row["url"][-1] for row in news(folder)) == ["1", "2", "3", "4"]
+    assert not list(folder.glob("failed_*"))
+
+
+def check_first_files(project: Project, done: Command) -> None:
+    folder = project.folder / "out/fiji/times"
+    assert "3 new records in out/fiji/times/." in done.stderr
+    assert [row["url"][-1] for row in news(folder)] == ["1", "2", "4"]
+    assert news(folder)[0]["body"] == "Story 1 begins. It ends here."
+    assert [row["url"][-1] for row in news(folder, "urls.csv")] == ["1", "2", "3", "4"]
+    (failed,) = folder.glob("failed_news_*.csv")
+    assert [(row["url"][-1], "404" in row["error"]) for row in news(folder, failed.name)] == [("3", True)]
+    facts = json.loads((folder / "metadata.json").read_text())
+    assert (facts["new_articles"], facts["failed_articles"]) == (3, 1)
+
+
+def archive(**more: Any) -> dict[str, Any]:
+    listing = {"type": "archive", "url_template": "/{year}/{month}/{day}", "start_date": "2000-01-01"}
+    return {**listing, "end_date": "2024-02-10", "batch_size": 2, **more}
+
+
+def test_one_month_of_a_long_archive(project: Project) -> None:
+    days = {"/2024/01/20": cards([1]), "/2024/01/05": cards([2]), "/2024/02/01": cards([3]), "/2023/12/31": cards([4])}
+    with ChangingSite({**days, **{f"/story/{n}": story(n) for n in range(1, 5)}}) as site:
+        paper = write_paper(project.folder, site.url, archive())
+        project.shoal("run", paper, "--since", "2024-01-01", "--until", "2024-01-31")
+        assert site.stories() == ["1", "2"], "days without articles do not end an archive"
+        assert len(site.listed()) == 31
+        quiet = project.shoal("run", paper, "--since", "2024-01-08", "--until", "2024-01-09", "--fresh")
+        assert "0 records" in quiet.stdout + quiet.stderr
+        refused = project.shoal("run", paper, "--since", "2024-02-01", "--until", "2024-01-31", "--fresh", code=2)
+        assert "until is 2024-01-31, which is before since" in refused.stderr
+        assert (
+            "since is 2024-02-31, which is no day."
+            in project.shoal("run", paper, "--since", "2024-02-31", code=2).stderr
+        )
+
+
+def test_a_period_of_numbered_pages_ends_with_older_articles(project: Project) -> None:
+    pages = {f"/news/{n}": cards([n], day=f"2024-06-{20 - n:02d}") for n in range(1, 12)}
+    with ChangingSite({**pages, **{f"/story/{n}": story(n) for n in range(1, 12)}}) as site:
+        paper = write_paper(project.folder, site.url, PAGES)
+        project.shoal("run", paper, "--since", "2024-06-15", "--until", "2024-06-17")
+        assert site.stories() == ["3", "4", "5"]
+        assert len(site.listed()) == 8, "a whole batch is older"

@@ -1,0 +1,103 @@
+"""What `shoal plan` says about a job, and the constants that it computes with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import shoal.model.page_costs
+from bench.scale_model import as_source
+from shoal.errors import InvalidSetting
+from shoal.model.capacity import CapacityJob
+from shoal.model.page_costs import MEASURED, LaneCosts, LinearCost, PageCosts
+from shoal.service.plan import PAGES_OF_A_RUN, PlannedJob, parse_quantity, plan_job
+
+
+def planned(**job: object) -> PlannedJob:
+    return plan_job(msgspec.convert({"pages": 1e6, **job}, CapacityJob))
+
+
+def said(found: PlannedJob, word: str) -> list[str]:
+    return [text for text in found.advice if word in text]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("300", 300),
+        ("50KB", 50_000),
+        ("50 kb", 50_000),
+        ("1.5MiB", 1.5 * 2**20),
+        ("2k", 2_000),
+        ("1e6", 1e6),
+        ("10Gbit", 1e10),
+        ("100Mbit/s", 1e8),
+        ("300 bytes", 300),
+    ],
+)
+def test_sizes_are_read(text: str, number: float) -> None:
+    assert parse_quantity("--size", text, "50KB") == number
+
+
+@pytest.mark.parametrize("text", ["", "KB", "-5", "5 apples", "0x10", "nan", "1e", "50KBB"])
+def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(InvalidSetting, match="--size") as error:
+        parse_quantity("--size", text, "50KB")
+    assert "50KB" in error.value.remedy
+
+
+def test_a_job_that_fits_is_given_no_advice() -> None:
+    found = planned(hours=24)
+    assert found.plan.bottleneck == "hours"
+    assert found.reason == "Nothing is in the way of 24 hours."
+    assert found.advice == ()
+
+
+def test_when_hosts_are_the_limit_more_workers_are_not_advised() -> None:
+    found = planned(hosts=10)
+    assert found.plan.bottleneck == "hosts"
+    assert "a page every 1 s from each. More workers do not help." in found.reason
+    assert said(found, "shorter delay")
+    assert not said(found, "ledgers")
+    slow = planned(hosts=10, latency=30, delay=0.5)
+    assert "1 at once from each, 30 s a page" in slow.reason
+
+
+def test_when_postgresql_is_the_limit_batches_cores_and_ledgers_are_weighed() -> None:
+    found = planned(pages=1e9, hosts=1e6, hours=24)
+    assert found.plan.bottleneck == "database"
+    assert found.reason.startswith("24 hours would need 11,574 pages/s. PostgreSQL is the limit")
+    for word in ("Batching", "larger server", "Several ledgers", "All pages of a host go to the same one"):
+        assert len(said(found, word)) == 1, word
+    assert f"{found.plan.ledgers:,} PostgreSQL servers" in said(found, "Several ledgers")[0]
+    assert not said(planned(pages=1e9, concurrency=1_000), "Batching")
+
+
+def test_a_very_large_job_is_several_runs() -> None:
+    assert not said(planned(pages=PAGES_OF_A_RUN), "runs rm")
+    assert "3 runs" in said(planned(pages=2.5 * PAGES_OF_A_RUN), "runs rm")[0]
+
+
+def test_advice_on_poolers_robots_and_files_is_given_when_it_matters() -> None:
+    assert said(planned(workers=1_000), "PgBouncer")
+    assert not said(planned(workers=2), "PgBouncer")
+    assert said(planned(hosts=1e5), "robots.txt")
+    assert not said(planned(hosts=10, workers=1), "robots.txt")
+    assert said(planned(pages=1e8, store=True), "inodes")
+    assert not said(planned(pages=1e8), "inodes")
+
+
+def test_workers_that_are_the_limit_wait_for_the_site_or_have_busy_cores() -> None:
+    assert "wait for the site" in planned(workers=1).reason
+    assert "has one core, which is busy" in planned(workers=1, latency=0.001, concurrency=1_000).reason
+
+
+def test_the_benchmark_prints_the_constants_as_the_source_has_them() -> None:
+    names = {kind.__name__: kind for kind in (PageCosts, LaneCosts, LinearCost)}
+    text = as_source(MEASURED)
+    assert eval(text.removeprefix("MEASURED = "), names) == MEASURED
+    source = Path(shoal.model.page_costs.__file__).read_text()
+    assert text in source
+    assert MEASURED.error > 1

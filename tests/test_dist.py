@@ -1,0 +1,68 @@
+"""The wheel, as a stranger uses it: everything that Shoal needs is in it, and nothing comes from the repository.
+
+The long form, `make dist`, installs dependencies too, with every Python that it finds (tests/support/dist.py).
+"""
+
+from __future__ import annotations
+
+import site
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.dist import PROJECT, ROOT, Installed, WheelError, build, missing_files, pythons, try_wheel
+
+# One process builds and installs for all of them.
+pytestmark = pytest.mark.xdist_group("dist")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    (built,) = build(tmp_path_factory.mktemp("dist"), "--wheel")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel alone, with the dependencies of this environment."""
+    borrowed = next(Path(path) for path in site.getsitepackages() if path.endswith("site-packages"))
+    return Installed(tmp_path_factory.mktemp("installed"), sys.executable, wheel, borrowed=borrowed)
+
+
+def test_the_wheel_has_every_file_of_the_package(wheel: Path) -> None:
+    assert missing_files(wheel) == []
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    outside = {name.split("/")[0] for name in names} - {"shoal", f"shoal-{PROJECT['version']}.dist-info"}
+    assert not outside
+    assert "shoal/control/static/index.html" in names
+    assert "shoal/templates/common/gitignore" in names
+    assert not [name for name in names if "__pycache__" in name or "/.shoal/" in name or name.endswith(".db")]
+
+
+def test_an_installed_wheel_works_without_the_repository(installed: Installed) -> None:
+    """`shoal serve`, `shoal init` and the tests of the new project, `shoal demo`."""
+    steps = list(try_wheel(installed, projects=("shop",), demos=("shop",)))
+    assert [step.partition(":")[0] for step in steps[1:]] == [
+        "shoal serve",
+        "shoal init --recipe shop",
+        "shoal demo shop",
+    ]
+
+
+def test_a_file_of_the_repository_would_be_noticed(installed: Installed) -> None:
+    with pytest.raises(WheelError, match="the repository was used"):
+        installed.run("python", "-c", f"open({str(ROOT / 'pyproject.toml')!r})")
+    with pytest.raises(WheelError, match="No module named 'tests'"):
+        installed.run("python", "-c", "import tests")
+
+
+def test_the_python_of_this_environment_is_found() -> None:
+    assert f"{sys.version_info[0]}.{sys.version_info[1]}" in pythons()
+
+
+def test_classifiers_name_the_versions_of_python_that_are_tried() -> None:
+    named = {text.rpartition(" :: ")[2] for text in PROJECT["classifiers"] if ":: Python :: 3." in text}
+    assert min(named, key=lambda text: int(text[2:])) == PROJECT["requires-python"].removeprefix(">=")
