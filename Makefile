@@ -47,10 +47,25 @@ bench: .venv/.bench ## measure Shoal against its peers
 # Everything that has a longer version.
 CHAOS = tests/chaos tests/nodes tests/attack tests/ledger/test_machine.py tests/ledger/test_connections_postgres.py \
 	tests/ledger/test_plans_postgres.py tests/ledger/test_plans_sqlite.py tests/feeds/test_url_file.py \
-	tests/worker/test_liveness.py tests/egress/test_tor.py tests/web/test_pages.py
+	tests/worker/test_liveness.py tests/egress/test_tor.py tests/web/test_pages.py tests/ledger/test_url_queue.py \
+	tests/recipes
 
-chaos: setup parts ## kill workers, cut nodes off, crash databases and try random histories for longer than `make test` does
+CHAOS_MINUTES = 60
+CHAOS_ITEMS = 1000000
+
+chaos: setup parts ## an hour of faults on one large run, with a report; then the long versions of tests
+	$(BIN)/python -m tests.chaos.campaign --minutes $(CHAOS_MINUTES) --items $(CHAOS_ITEMS) --report bench/results/chaos.json
 	SHOAL_CHAOS=long $(PYTEST) $(PYTEST_ARGS) $(CHAOS)
+
+# The engine and what images are made of; see tests/containers.
+CONTAINER_PARTS = dockerd:docker.io debootstrap:debootstrap podman:podman runc:runc iptables:iptables catatonit:catatonit
+
+containers: setup parts ## build the images of deploy/ and run them on stand-in sites: Compose, Tor, podman; the report is build/containers.md (as root)
+	@$(APT_INSTALL); \
+	missing=$$(for part in $(CONTAINER_PARTS); do \
+		PATH="$$PATH:/usr/sbin:/sbin" command -v "$${part%%:*}" >/dev/null || echo "$${part#*:}"; done | tr '\n' ' '); \
+	[ -z "$$missing" ] || { echo "installing $$missing"; apt_install $$missing </dev/null >/dev/null; }
+	$(BIN)/python -m tests.containers --report build/containers.md
 
 # RUNLEVEL=1 keeps Debian from starting services such as pgbouncer, squid and tor; tests and benchmarks start their own.
 APT_INSTALL = apt_install() { \
@@ -132,9 +147,9 @@ WEB = web/index.html web/vite.config.ts web/tsconfig.json $(shell find web/src w
 	@$(NODE); cd web && npm run --silent build -- --logLevel warn
 	@touch $@
 
-UV_COMPILE = uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --custom-compile-command "make lock"
+UV_COMPILE = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --custom-compile-command "make lock"
 
-lock: ## pin the requirements anew (needs uv)
+lock: setup ## pin the requirements anew
 	$(UV_COMPILE) pyproject.toml --extra testing --extra all requirements/dev.in -o requirements/dev.txt
 	$(UV_COMPILE) requirements/bench.in -o requirements/bench.txt
 	@$(NODE); cd web && npm update --package-lock-only --loglevel=error && node dev/strip-lock.mjs
@@ -142,8 +157,17 @@ lock: ## pin the requirements anew (needs uv)
 reference: setup ## write the API reference of docs/api.md anew, from the OpenAPI document of the server
 	$(BIN)/python -m shoal.control.openapi docs/api.md
 
+licences: setup ## write docs/licences.md anew, from the metadata of what is installed
+	$(BIN)/python -m tests.support.licences
+
+dist: setup ## build sdist and wheel, and try the wheel with every Python found, without the repository; takes minutes
+	$(BIN)/python -m tests.support.dist
+
+freeze: setup ## write checksums of the migrations and small ledgers of this version, as long as it is unreleased
+	$(BIN)/python -m tests.support.releases
+
 clean: ## remove .venv, caches and build output
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist web/node_modules src/shoal/control/static
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup test quick lint demo screenshots bench chaos parts lock reference clean
+.PHONY: help setup test quick lint demo screenshots bench chaos containers parts lock reference licences dist freeze clean
