@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import datetime as dt
 import itertools
 import json
 import re
 from collections import defaultdict
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from tests.support import LONG
@@ -33,16 +36,18 @@ SLOTS = 8
 # Without a lane: a limit of the host would let out targets of all states in turn, and own ones would be there at times
 # only. CA is so slow that its owner is the last to be done with its own.
 SCRAPER = """
-    import os
-
     states = Scraper("states")
 
     @states.stage(lane=None)
     async def target(page: Page, item: Item):
-        began = time.monotonic()
         if item.partition == "CA":
             await asyncio.sleep(0.2)
-        yield {"state": item.partition, "pid": os.getpid(), "began": began}
+        yield {"state": item.partition}
+"""
+FIRST_CLAIMS = """
+    select w.id as worker, q.partition, o.claimed_at
+    from shoal.outcome o join shoal.worker w on w.no = o.worker join shoal.queue q on q.id = o.queue
+    where o.epoch = 1
 """
 
 
@@ -84,14 +89,21 @@ def owned_partitions(log: Path) -> dict[int, set[str]]:
 
 
 def check_own_first(fleet: Fleet, owned: dict[int, set[str]]) -> None:
-    """Nobody begins a target of others before its own are all begun, and somebody does then."""
-    states: dict[int, list[str]] = defaultdict(list)
-    for record in sorted(fleet.operator.export(), key=lambda record: record["began"]):
-        states[record["pid"]].append(record["state"])
-    took_over = 0
-    for pid, own in owned.items():
-        first_foreign = next((n for n, state in enumerate(states[pid]) if state not in own), len(states[pid]))
-        # Pages that are fetched at the same time may arrive in any order.
-        assert own.isdisjoint(states[pid][first_foreign + SLOTS :]), f"{own}: {states[pid]}"
-        took_over += first_foreign < len(states[pid])
-    assert took_over > 0
+    """By the ledger's clock: nobody claims a target of others before all of its own; then somebody does."""
+    own: dict[int, list[dt.datetime]] = defaultdict(list)
+    foreign: dict[int, list[dt.datetime]] = defaultdict(list)
+    for pid, state, claimed_at in asyncio.run(first_claims(fleet.operator.ledger)):
+        (own if state in owned[pid] else foreign)[pid].append(claimed_at)
+    assert foreign, "nobody took over targets of others"
+    early = {pid: owned[pid] for pid in foreign if own[pid] and min(foreign[pid]) < max(own[pid])}
+    assert not early
+
+
+async def first_claims(ledger: str) -> list[tuple[int, str, dt.datetime]]:
+    """Process, state and time of each claim. A target that a worker returned unstarted was claimed again: left out."""
+    connection = await asyncpg.connect(ledger)
+    try:
+        rows = await connection.fetch(FIRST_CLAIMS)
+    finally:
+        await connection.close()
+    return [(int(row["worker"].split("-")[-2]), row["partition"], row["claimed_at"]) for row in rows]
