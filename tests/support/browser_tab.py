@@ -45,6 +45,7 @@ LOADED = """() => {
   const heads = [...document.querySelectorAll("main h1")];
   return heads.length > 0 && document.querySelector("main .placeholder") === null;
 }"""
+SETTLING_FRAMES = 100
 AFTER_FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
 OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 Rules = Literal["all", "contrast", "structure"]
@@ -180,10 +181,14 @@ class Tab:
         return found
 
     async def overflow(self, width: int) -> int:
-        """How far the page can be scrolled sideways in a window of this width, in pixels."""
+        """How far the page can be scrolled sideways in a window of this width, in pixels, when it has settled."""
         await self.page.set_viewport_size({"width": width, "height": 900})
-        await self.page.evaluate(AFTER_FRAMES)
-        found: int = await self.page.evaluate(OVERFLOW)
+        found = 0
+        # Charts fit themselves to a new width some frames after the page.
+        for _ in range(SETTLING_FRAMES):
+            await self.page.evaluate(AFTER_FRAMES)
+            if (found := await self.page.evaluate(OVERFLOW)) <= 0:
+                break
         return found
 
     def check(self, *allowed: str) -> None:

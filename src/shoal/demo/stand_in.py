@@ -293,10 +293,17 @@ def _run(
         closing = asyncio.Event()
         runner = web.ServerRunner(web.Server(respond, access_log=None), shutdown_timeout=_SHUTDOWN_SECONDS)
         await runner.setup()
-        for listener in sockets:
-            await web.SockSite(runner, listener).start()
+        sites = [web.SockSite(runner, listener) for listener in sockets]
+        for site in sites:
+            await site.start()
         opened.set_result((asyncio.get_running_loop(), closing))
         await closing.wait()
+        for site in sites:
+            await site.stop()
+        # A connection that was accepted last is known to the server two steps of the loop later; only then cleanup
+        # closes it.
+        for _ in range(3):
+            await asyncio.sleep(0)
         await runner.cleanup()
 
     try:
