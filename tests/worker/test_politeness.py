@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal import Http, Item, Page, Scraper
+from shoal import Http, Item, Page, Scraper, Throttled
 from shoal.config import Settings
 from shoal.fetch.page import Request
 from shoal.ledger.protocols import Ledger
@@ -24,6 +24,7 @@ from shoal.model.worker import Scope, WorkerSpec
 from shoal.observe.logs import open_logs
 from shoal.wiring import build_fetcher, build_worker, ledger_context
 from shoal.worker import host_slots, state
+from shoal.worker.host_slots import HostSlots
 from shoal.worker.lane_starts import RateLimiter
 from shoal.worker.politeness import WorkerPace
 from shoal.worker.state import WorkerEvents, WorkerIdentity, WorkerOptions, boottime_seconds
@@ -194,6 +195,30 @@ async def test_an_api_that_answers_429_gets_no_more_requests(crew: Crew, check: 
     between = [visit for visit in visits if (refused[-1].end or 0) < visit.start < refused[0].start + 1.9]
     assert between == []
     await crew.check_all_done(60)
+
+
+async def test_a_slot_is_not_passed_on_at_a_host_that_has_just_answered_429(crew: Crew) -> None:
+    """A request waits for the only slot while another one gets the 429: it is not sent."""
+    crew.calls()
+    await crew.fill([f"http://{TARGET}/"] * 2)
+    await crew.ledger.lanes.set(TARGET, limit=1)
+    await crew.ledger.workers.register(WorkerSpec(id="one", node="n", pid=1))
+    first, second = await crew.ledger.claims.claim("one", Scope(scraper="crew"), 2)
+    identity = WorkerIdentity(WorkerEvents())
+    identity.register_as("one")
+    slots = HostSlots(crew.ledger.lanes, identity)
+    pool = slots.pool_for(TARGET)
+    try:
+        async with asyncio.timeout(20):
+            slot = await pool.acquire(first, None)
+            waiting = asyncio.create_task(pool.acquire(second, None))
+            await asyncio.sleep(0)
+            pool.release(slot)
+            pool.close_for(60, "429 Too Many Requests")
+            with pytest.raises(Throttled, match="is closed for 60 s: 429 Too Many Requests"):
+                await waiting
+    finally:
+        await slots.close()
 
 
 async def test_why_names_the_host_that_an_item_waits_for(crew: Crew) -> None:

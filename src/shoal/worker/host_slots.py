@@ -99,6 +99,10 @@ class HostSlotPool:
             elif waiter.future.done() and not waiter.future.cancelled() and waiter.future.exception() is None:
                 self.release(waiter.future.result())  # it got a slot while it was cancelled
             raise
+        if time.monotonic() < self._closed_until:
+            # The host answered 429 in the request that had this slot before.
+            self.release(slot)
+            raise self._closed_error()
         extend_deadline(deadline, time.monotonic() - now)
         return slot
 
