@@ -39,6 +39,7 @@ from tests.chaos.side_runs import HOMES, HOMES_SETTINGS, ONION, TOR_DELAY, Proxi
 from tests.chaos.waits import WaitCheck
 from tests.support import MissingPartError
 from tests.support.node_lab import Fleet, Lab
+from tests.support.project import Project
 from tests.support.tor_network import TorNetwork
 
 LEASE = 6.0
@@ -46,6 +47,9 @@ SLOTS, SIDE_SLOTS = 16, 4
 WORKERS_PER_NODE = 2
 # The rest of the budget is for the end: faults stop, and what is left is worked off.
 SHARE_WITH_FAULTS = 0.75
+# When less than this share of its items is left while there are faults, the large run gets as many more.
+SHARE_TO_ADD = 0.1
+COMMAND_SECONDS = 300.0
 # Hosts with a limit of time have items for this share of it: faults stop them, too.
 SHARE_OF_SLOW_HOSTS = 0.55
 # A run that does nothing for this long after a fault has stalled.
@@ -89,10 +93,12 @@ class Campaign:
         pause: tuple[float, float] = (1.0, 4.0),
         hostile: Hostile = Hostile(),  # noqa: B008 - it is immutable
         proxied: int | None = None,
+        adds: int | None = None,
     ) -> None:
         """`pause`: the least and the most seconds between two faults.
 
-        `proxied`: how many pages are fetched through proxies; None: as many as fit into the time.
+        `proxied`: how many pages are fetched through proxies; None: as many as fit into the time. `adds`: how often the
+        large run gets more items; None: whenever few are left, so that it lasts as long as the faults.
         """
         self._pause = pause
         self._seconds = minutes * 60
@@ -102,6 +108,8 @@ class Campaign:
         self._deck: list[Fault] = []
         self._hostile = hostile
         self._proxied = self._in_time(1 / PROXIED_DELAY, 20) if proxied is None else proxied
+        self._adds = sys.maxsize if adds is None else adds
+        self._first_number = 0
         self.report = CampaignReport(seed=seed, minutes=minutes)
 
     def execute(self, lab: Lab, folder: Path, tor_network: TorNetwork | None = None) -> CampaignReport:
@@ -110,10 +118,12 @@ class Campaign:
             fleet = stack.enter_context(Fleet(lab, folder))
             proxies = stack.enter_context(Proxies(lab.exit_node))
             tor = None if tor_network is None else stack.enter_context(TorSide(tor_network, fleet, folder))
-            teams = self._begin(fleet, site, proxies, tor)
+            (folder / "feeder").mkdir()
+            feeder = stack.enter_context(Project(folder / "feeder", fleet.operator.ledger))
+            teams = self._begin(fleet, site, proxies, tor, feeder)
             scene = stack.enter_context(Scene(fleet, teams, lease=LEASE, proxies=proxies, tor=tor))
             began = time.monotonic()
-            asyncio.run(self._steer(scene, began))
+            asyncio.run(self._steer(scene, began, site, feeder))
             took = time.monotonic() - began
             scene.stop()
             _say("all workers have stopped; judging")
@@ -125,9 +135,11 @@ class Campaign:
             self.report.pages_per_second = round(sum(run.done for run in self.report.runs.values()) / took, 1)
         return self.report
 
-    def _begin(self, fleet: Fleet, site: LoggedSite, proxies: Proxies, tor: TorSide | None) -> dict[str, Team]:
+    def _begin(
+        self, fleet: Fleet, site: LoggedSite, proxies: Proxies, tor: TorSide | None, feeder: Project
+    ) -> dict[str, Team]:
         """Write the scrapers and enqueue their runs."""
-        projects = [fleet.operator, *fleet.nodes, *([tor.project] if tor is not None else [])]
+        projects = [fleet.operator, feeder, *fleet.nodes, *([tor.project] if tor is not None else [])]
         code = SCRAPER.format(
             kinds=list(self._hostile.kinds),
             every=self._hostile.every,
@@ -149,7 +161,7 @@ class Campaign:
         teams = {
             "shop": Team(
                 "shop",
-                enqueue(fleet.operator, "shop", shop),
+                enqueue(fleet.operator, "shop", shop, "--keep-open"),
                 fleet.nodes * WORKERS_PER_NODE,
                 *options,
                 slots=SLOTS,
@@ -162,8 +174,7 @@ class Campaign:
                 slots=SIDE_SLOTS,
             ),
         }
-        total = len(shop) + sum(map(self._leads_to_hostile, shop))
-        self.report.runs = {"shop": RunReport(items=total), "homes": RunReport(items=proxied)}
+        self.report.runs = {"shop": RunReport(items=self._all_items(shop)), "homes": RunReport(items=proxied)}
         if tor is not None:
             number = self._in_time(1 / TOR_DELAY, 10)
             run_id = enqueue(tor.project, "onion", (f"{tor.urls}/page/{n}" for n in range(number)))
@@ -187,22 +198,36 @@ class Campaign:
             yield f"{site.url(site.paced[number % len(site.paced)])}/page/p{number}"
         for number in range(narrow):
             yield f"{site.url(site.narrow[number % len(site.narrow)])}/slow/{number}"
+        yield from self._fast_urls(site, self._items - paced - narrow)
+
+    def _fast_urls(self, site: LoggedSite, count: int) -> Iterator[str]:
+        """The next so many pages of the fast hosts."""
         kinds = ("page",) * 16 + ("unsteady", "throttled", "moved", "missing")
-        for number in range(self._items - paced - narrow):
+        first, self._first_number = self._first_number, self._first_number + count
+        for number in range(first, first + count):
             host = site.fast[number % len(site.fast)]
             yield f"{site.url(host)}/{kinds[number % len(kinds)]}/{number}"
+
+    def _all_items(self, urls: Sequence[str]) -> int:
+        """How many items these pages become, with the hostile ones that they lead to."""
+        return len(urls) + sum(map(self._leads_to_hostile, urls))
 
     def _leads_to_hostile(self, url: str) -> bool:
         """As the scraper has it."""
         kind, number = url.rsplit("/", 2)[1:]
         return kind == "page" and number.isdecimal() and int(number) % self._hostile.every == 0
 
-    async def _steer(self, scene: Scene, began: float) -> None:
+    async def _steer(self, scene: Scene, began: float, site: LoggedSite, feeder: Project) -> None:
         """Faults until their time is over or the runs have finished, with a look at what waits between them."""
-        async with ledger_context(Settings(ledger=scene.fleet.operator.ledger), migrate=False) as ledger:
+        async with (
+            ledger_context(Settings(ledger=scene.fleet.operator.ledger), migrate=False) as ledger,
+            asyncio.TaskGroup() as tasks,
+        ):
+            until = began + self._seconds * SHARE_WITH_FAULTS
+            tasks.create_task(self._add_items(ledger, scene.main, site, feeder, until))
             waits = WaitCheck(ledger, scene)
             while time.monotonic() - began < self._seconds and not await self._is_finished(ledger, scene):
-                if time.monotonic() - began < self._seconds * SHARE_WITH_FAULTS:
+                if time.monotonic() < until:
                     await self._strike(ledger, scene)
                 else:
                     scene.keep_workers()
@@ -212,6 +237,27 @@ class Campaign:
                 for text in waits.false[known:]:
                     _say(text)
             self.report.waits_checked, self.report.unexplained = waits.checked, waits.false
+
+    async def _add_items(self, ledger: Ledger, team: Team, site: LoggedSite, feeder: Project, until: float) -> None:
+        """Enqueue more items whenever few are left, also in the middle of a fault; then the run may finish."""
+        count = int(self._items * SHARE_TO_ADD)
+        while time.monotonic() < until and self._adds > 0:
+            if await _remaining(ledger, team) < count:
+                urls = list(self._fast_urls(site, count))
+                _say(f"enqueue {count} more items")
+                more = ("enqueue", f"{team.name}.py", "--resume", "--keep-open", "--urls-file", feeder.urls(urls))
+                await self._repeat(feeder, *more)
+                self.report.runs[team.name].items += self._all_items(urls)
+                self._adds -= 1
+            await asyncio.sleep(1)
+        await self._repeat(feeder, "runs", "seal", team.run_id)
+
+    async def _repeat(self, project: Project, *command: str) -> None:
+        """Run a command until it succeeds: what it had stored before it failed must not be stored again."""
+        while (code := await asyncio.to_thread(lambda: project.start(*command).wait(COMMAND_SECONDS))) != 0:
+            self.report.repeated_commands += 1
+            _say(f"shoal {command[0]} ended with {code}, and is repeated")
+            await asyncio.sleep(1)
 
     def _next_fault(self, scene: Scene) -> Fault:
         """Each fault comes once, in random order, before any of them comes again."""
@@ -296,10 +342,14 @@ async def _done(ledger: Ledger, team: Team) -> int:
 
 async def _is_ending(ledger: Ledger, team: Team) -> bool:
     """Whether the workers of a run could hold all that is left of it."""
+    return await _remaining(ledger, team) < team.slots
+
+
+async def _remaining(ledger: Ledger, team: Team) -> int:
     try:
-        return (await ledger.reads.stats(team.run_id)).remaining < team.slots
+        return (await ledger.reads.stats(team.run_id)).remaining
     except ShoalError:
-        return False
+        return sys.maxsize  # the database is away: nothing is known
 
 
 def _describe(scene: Scene, fault: Fault) -> str:

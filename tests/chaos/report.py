@@ -48,6 +48,7 @@ class CampaignReport(msgspec.Struct, kw_only=True):
     unexplained: list[str] = []
     stalls: list[str] = []
     failed_faults: list[str] = []
+    repeated_commands: int = 0
     pooler_crashes: int = 0
     pages_per_second: float = 0.0
     faults: dict[str, int] = {}
@@ -94,6 +95,7 @@ class CampaignReport(msgspec.Struct, kw_only=True):
             ("waits without a true reason", len(self.unexplained)),
             ("stalls", len(self.stalls)),
             ("workers started again, crashes of the pooler", f"{total.worker_restarts}, {self.pooler_crashes}"),
+            ("commands that failed under a fault and were repeated", self.repeated_commands),
             ("pages per second", f"{self.pages_per_second:g}"),
             ("faults", sum(self.faults.values())),
             ("first item done after a fault, seconds", _spread(each.first for each in self.recoveries)),

@@ -155,7 +155,8 @@ class TorSide:
         return Politeness(visits=found.visits, direct=found.direct + packets, examples=found.examples)
 
 
-def enqueue(project: Project, name: str, urls: Iterable[str]) -> str:
+def enqueue(project: Project, name: str, urls: Iterable[str], *options: str) -> str:
     """A run of the scraper in this file over these URLs; its id."""
-    answer = project.shoal("enqueue", f"{name}.py", "--urls-file", project.urls(urls, f"{name}.txt"), timeout=300)
+    file = project.urls(urls, f"{name}.txt")
+    answer = project.shoal("enqueue", f"{name}.py", "--urls-file", file, *options, timeout=300)
     return str(json.loads(answer.stdout)["run_id"])

@@ -29,12 +29,12 @@ def test_a_run_under_faults_loses_nothing_and_stays_polite(lab: Lab, tmp_path: P
     assert {fault.name for fault in FAULTS} >= SHORT
     hostile = Hostile(QUICK_PAGES, every=60, retries=2)
     campaign = Campaign(
-        minutes=3, items=ITEMS, seed=11, faults=SHORT, pause=(0.0, 0.1), hostile=hostile, proxied=PROXIED
+        minutes=3, items=ITEMS, seed=11, faults=SHORT, pause=(0.0, 0.1), hostile=hostile, proxied=PROXIED, adds=1
     )
     report = campaign.execute(lab, tmp_path)
     assert report.problems == [], (report.politeness.examples, report.unexplained, report.stalls, report.runs)
     shop, homes = report.runs["shop"], report.runs["homes"]
-    assert shop.done + shop.dead == shop.items > ITEMS
+    assert shop.done + shop.dead == shop.items > ITEMS * 1.1
     assert homes.done == homes.items == PROXIED
     assert sorted(report.hostile_pages) == sorted(QUICK_PAGES)
     assert report.politeness.visits >= ITEMS + PROXIED
