@@ -53,6 +53,12 @@ class ScriptedIdentity:
     async def judge(self, error: Transient) -> Transient:
         return error
 
+    async def choose_exit(self, url: str) -> Exit:
+        return self.exit
+
+    async def take_exit(self, url: str) -> bool:
+        return True
+
     async def before_request(self, url: str, hop: int) -> Mapping[str, str]:
         if self.exit.key in self._pool.failing:
             raise ExitFailed(f"exit {self.exit.key} refused the connection")

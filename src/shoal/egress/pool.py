@@ -57,6 +57,14 @@ class ExitIdentity(Identity, Protocol):
     exit: Exit
     trial: bool
 
+    async def choose_exit(self, url: str) -> Exit:
+        """The exit that the next request of this task should have, so that its pace can be waited for. It may wait.
+        Raises EgressUnavailable.
+        """
+
+    async def take_exit(self, url: str) -> bool:
+        """Its start has come: the request gets it. False if it cannot be used any more; another one is chosen then."""
+
     def record_success(self, host: str) -> None:
         """The host answered, and did not block: whatever the status, exit and host did what they should."""
 
@@ -143,6 +151,12 @@ class UsedExit:
         self._has_result = False
         self._chosen_at = now()
         self._succeeded_at: float | None = None
+
+    async def choose_exit(self, url: str) -> Exit:
+        return self.exit
+
+    async def take_exit(self, url: str) -> bool:
+        return True
 
     async def before_request(self, url: str, hop: int) -> Mapping[str, str]:
         self._sent_at = self._now()

@@ -93,7 +93,30 @@ class TokenIdentity:
         # Several requests of an attempt may be under way at once, each in a task of its own.
         self._calls: dict[Any, TokenCall] = {}
         self._bad: dict[Any, list[str]] = {}
+        # For requests whose pace is kept: the token of the next one, and then its call.
+        self._chosen: dict[Any, LocalExit] = {}
+        self._taken: dict[Any, TokenCall] = {}
         self._repeats = 0
+
+    async def choose_exit(self, url: str) -> Exit:
+        task, record = asyncio.current_task(), self._record
+        self._give_up_taken(task)
+        if self._may_have_token(url):
+            resource = self._pool.resource_of(url, host_or_none(url))
+            record = await self._pool.next_token(resource, record, self._bad.get(task, ()), trial=self.trial)
+        self._chosen[task] = record
+        return record.exit
+
+    async def take_exit(self, url: str) -> bool:
+        task = asyncio.current_task()
+        record = self._chosen.pop(task)
+        if not self._may_have_token(url):
+            return True
+        resource = self._pool.resource_of(url, host_or_none(url))
+        made = await self._pool.take_call_of(record, resource, trial=self.trial and record is self._record)
+        if made is not None:
+            self._taken[task] = made
+        return made is not None
 
     async def before_request(self, url: str, hop: int) -> Mapping[str, str]:
         task = asyncio.current_task()
@@ -101,11 +124,14 @@ class TokenIdentity:
         if failed is not None:
             self._pool.give_up(failed)
         host = host_or_none(url)
-        self._host = self._host or host or ""
-        if not self._pool.may_have_token(url, host, self._host):
+        if not self._may_have_token(url):
             self._pool.warn_of_plain_http(url, host, self._host)
             return {}
-        made = await self.take_call(self._pool.resource_of(url, host), self._bad.get(task, ()))
+        made = self._taken.pop(task, None)
+        if made is None:
+            made = await self.take_call(self._pool.resource_of(url, host), self._bad.get(task, ()))
+        else:
+            self._use(made)
         made.url, made.host = url, host
         self._calls[task] = made
         return self._pool.header(made.record.exit)
@@ -113,10 +139,24 @@ class TokenIdentity:
     async def take_call(self, resource: str, avoid: Collection[str] = ()) -> TokenCall:
         """A call of this kind, which is about to be sent. Raises EgressUnavailable."""
         made = await self._pool.take_call(resource, self._record, avoid, trial=self.trial)
+        self._use(made)
+        return made
+
+    def _use(self, made: TokenCall) -> None:
         if made.record is self._record:
             self.trial = False  # one request tries a token whose ban is over
         self.exit = made.record.exit
-        return made
+
+    def _may_have_token(self, url: str) -> bool:
+        host = host_or_none(url)
+        self._host = self._host or host or ""
+        return self._pool.may_have_token(url, host, self._host)
+
+    def _give_up_taken(self, task: Any) -> None:
+        """The call of a request that was not sent."""
+        made = self._taken.pop(task, None)
+        if made is not None:
+            self._pool.give_up(made)
 
     def on_response(self, url: str, status: int, headers: Mapping[str, str]) -> None:
         made = self._calls.get(asyncio.current_task())
@@ -170,6 +210,8 @@ class TokenIdentity:
         return error
 
     def release(self) -> None:
+        for task in list(self._taken):
+            self._give_up_taken(task)
         if self.trial:
             self._pool.give_up_trial(self._record.key)
 
@@ -351,27 +393,53 @@ class TokenPool(BasePool):
 
     async def take_call(self, resource: str, own: LocalExit, avoid: Collection[str], *, trial: bool) -> TokenCall:
         """A call of the first token that has one; waits a moment for it. Raises EgressUnavailable."""
+        while True:
+            record = await self.next_token(resource, own, avoid, trial=trial)
+            made = self._spend(record, resource, self._now())
+            if made is not None:
+                return made
+
+    async def next_token(self, resource: str, own: LocalExit, avoid: Collection[str], *, trial: bool) -> LocalExit:
+        """The first token that has a call; waits a moment for one. Raises EgressUnavailable."""
         now = self._now()
         deadline = now + WAIT_SECONDS
         while True:
             self.health.advance(now)
             # That of the attempt, or meanwhile another one.
-            if (trial or own.state is ExitState.GOOD) and own.key not in avoid:
-                made = self._spend(own, resource, now)
-                if made is not None:
-                    return made
+            if (trial or own.state is ExitState.GOOD) and own.key not in avoid and self._has_call(own, resource, now):
+                return own
             budgets = []
             for record in self._candidates(own, avoid, trial=trial):
                 budget = self._budget(record.key, resource)
                 if record is not own and budget.calls_left(now):
-                    made = self._spend(record, resource, now)
-                    if made is not None:
-                        return made
+                    return record
                 budgets.append((record, budget))
             if not budgets:
                 raise self._unavailable("", now)
             await self._wait_for_call(budgets, resource, deadline)
             now = self._now()
+
+    async def take_call_of(self, record: LocalExit, resource: str, *, trial: bool) -> TokenCall | None:
+        """A call of this token, if need be of its next share. None when it has none, or must not be used any more."""
+        for _ in range(2):
+            now = self._now()
+            self.health.advance(now)
+            if not (trial or record.state is ExitState.GOOD):
+                return None
+            made = self._spend(record, resource, now)
+            budget = self._budget(record.key, resource)
+            if made is not None or budget.is_resting(now):
+                return made
+            await self._wait_for_call([(record, budget)], resource, now + WAIT_SECONDS)
+        return None
+
+    def _has_call(self, record: LocalExit, resource: str, now: float) -> bool:
+        """Whether this token has a call now. If not, more are asked for."""
+        budget = self._budget(record.key, resource)
+        has_call = budget.calls_left(now) > 0
+        if not has_call and budget.needs_more(now):
+            self._ask(record.key, resource)
+        return has_call
 
     def _spend(self, record: LocalExit, resource: str, now: float) -> TokenCall | None:
         """A call of this token if it has one now. More are asked for before they are used up."""

@@ -377,7 +377,7 @@ class Attempt:
         if self._gate is not None:
             policy, pace = self._stage.policy, None
             if policy.pace == "identity" and policy.delay:
-                pace = IdentityPace(f"{identity.exit.pool}/{identity.exit.key}", policy.delay)
+                pace = IdentityPace(identity, policy.delay)
             self._gate.use_identity(fetcher, pace)
 
     def record_egress(self, error: BaseException | None) -> None:

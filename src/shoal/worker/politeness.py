@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,6 +27,9 @@ from shoal.worker.lane_starts import (
     extend_deadline,
 )
 from shoal.worker.state import WorkerIdentity
+
+if TYPE_CHECKING:
+    from shoal.egress.pool import ExitIdentity
 
 MAX_KEYS = 10_000
 # What was read about a lane is used for this long.
@@ -192,13 +196,10 @@ class Politeness:
 
 
 class IdentityPace(msgspec.Struct, frozen=True):
-    """The pace of one identity: so many seconds, from..to, between two of its starts at a host."""
+    """The pace of an attempt's exits: so many seconds, from..to, between two starts of each of them at a host."""
 
-    identity: str
+    identity: ExitIdentity
     delay: tuple[float, float]
-
-    def lane(self, host: str) -> str:
-        return f"{host} via {self.identity}"
 
 
 class WorkerPace:
@@ -442,21 +443,25 @@ class AttemptGate:
                 raise ReleaseItem
 
     async def _reserve_identity(self, pace: IdentityPace, url: str) -> None:
-        """Reserve a start of this identity at the host. Raises EgressUnavailable when it is far ahead."""
+        """Reserve a start at the host for the exit of the request. Raises EgressUnavailable when it is far ahead."""
         host = host_or_none(url)
         if host is None or self._politeness.rate_limiter is None:
             return
-        lane = pace.lane(host)
-        await self._politeness.declare_identity_lane(lane, pace.delay)
-        start = self._politeness.rate_limiter.reservation(lane, None, self._deadline)
-        try:
-            await start.reserve(None, None)
-        except BaseException as error:
-            start.close()
-            if isinstance(error, StartTooFarAhead):
-                text = f"the next start of {pace.identity} at {host} is {error.seconds:.0f} s ahead"
-                raise EgressUnavailable(text, retry_after=error.seconds) from None
-            raise
+        taken = False
+        while not taken:
+            exit_ = await pace.identity.choose_exit(url)
+            lane = f"{host} via {exit_.pool}/{exit_.key}"
+            await self._politeness.declare_identity_lane(lane, pace.delay)
+            start = self._politeness.rate_limiter.reservation(lane, None, self._deadline)
+            try:
+                await start.reserve(None, None)
+                taken = await pace.identity.take_exit(url)
+            except StartTooFarAhead as far:
+                text = f"the next start of {exit_.name} at {host} is {far.seconds:.0f} s ahead"
+                raise EgressUnavailable(text, retry_after=far.seconds) from None
+            finally:
+                if not taken:
+                    start.close()
         self._identity_start = start
 
     async def _reserve_own(self) -> None:
