@@ -5,6 +5,7 @@ The long form, `make dist`, installs dependencies too, with every Python that it
 
 from __future__ import annotations
 
+import re
 import site
 import sys
 import zipfile
@@ -61,6 +62,17 @@ def test_a_file_of_the_repository_would_be_noticed(installed: Installed) -> None
 
 def test_the_python_of_this_environment_is_found() -> None:
     assert f"{sys.version_info[0]}.{sys.version_info[1]}" in pythons()
+
+
+def test_files_for_deployment_name_the_image_of_this_version() -> None:
+    tags = {
+        (str(path.relative_to(ROOT)), tag)
+        for path in (ROOT / "deploy").rglob("*")
+        if path.suffix in (".yaml", ".json")
+        for tag in re.findall(r"""(?:/shoal[\w-]*:|newTag: ["']?)(\d+\.\d+[\w.]*)""", path.read_text())
+    }
+    assert len(tags) > 5
+    assert {tag for _, tag in tags} == {PROJECT["version"]}, sorted(tags)
 
 
 def test_classifiers_name_the_versions_of_python_that_are_tried() -> None:

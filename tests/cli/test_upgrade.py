@@ -1,4 +1,4 @@
-"""Upgrades without stopping: old and new workers share a run, everybody can see it, and the old ones are sent home."""
+"""Upgrades without stopping: old and new workers share a run, everybody sees it, and the old ones are told to stop."""
 
 from __future__ import annotations
 

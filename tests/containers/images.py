@@ -98,7 +98,7 @@ def check_image(engine: Engine, report: Report, image: str) -> None:
     report.check(f"{image} runs as user 10001", about["Config"]["User"] == "10001")
     confined = ("run", "--rm", "--network=none", *CONFINED)
     shell = (*confined, "--entrypoint=sh", image, "-c")
-    found = engine.docker(*shell, f"command -v {' '.join(COMPILERS)}; true").split()
+    found = engine.docker(*shell, f"for name in {' '.join(COMPILERS)}; do command -v $name; done; true").split()
     report.check(f"{image} has no compiler", not found, " ".join(found))
     in_venv = engine.docker(*shell, "ls /opt/shoal/bin").split()
     report.check(f"the environment in {image} has no pip", not [name for name in in_venv if name.startswith("pip")])

@@ -27,7 +27,6 @@ from shoal.define.policy import DEFAULT_PER_HOST, DEFAULT_RETRIES, DEFAULT_TIMEO
 from shoal.define.providers import BUILT_IN_PROVIDERS, OF_ATTEMPTS
 from shoal.define.stage import StageOptions
 from shoal.errors import EXIT_INTERRUPTED, EXIT_TIMED_OUT, AttemptEnded, ShoalError
-from shoal.ledger.postgres.schema import migrations
 from shoal.model.item import ItemState
 from shoal.model.outcome import OutcomeClass
 from tests.support.commands import commands
@@ -297,7 +296,3 @@ def test_every_requirement_has_a_row_and_what_is_done_has_a_test() -> None:
     for number, state in states.items():
         if state != "open":
             assert re.search(rf"\b{re.escape(number)}\b", tested), f"no test names {number}"
-
-
-def test_the_newest_migration_has_a_number_that_follows() -> None:
-    assert [version for version, _, _ in migrations()] == list(range(1, len(migrations()) + 1))

@@ -34,6 +34,10 @@ def test_no_licence_is_a_surprise() -> None:
         ("MPL-2.0", False, True),
         ("MIT AND GPL-3.0-only", False, False),
         ("AGPL-3.0-or-later", False, False),
+        ("(MIT OR GPL-3.0-only) AND Unicode-3.0", True, True),
+        ("(MIT OR GPL-3.0-only) AND GPL-2.0-only", False, False),
+        ("MIT OR (GPL-3.0-only AND MIT)", True, True),
+        ("Apache-2.0 WITH LLVM-exception", True, True),
         ("unknown", False, False),
     ],
 )

@@ -11,6 +11,7 @@ import pytest
 from shoal.ledger.postgres import schema as postgres_schema
 from shoal.ledger.postgres.ledger import open_postgres
 from shoal.ledger.protocols import Ledger
+from shoal.ledger.sqlite import schema as sqlite_schema
 from shoal.ledger.sqlite.ledger import open_sqlite
 from shoal.model.egress import ExitState
 from tests.support import releases as releases_module
@@ -190,3 +191,16 @@ async def _functions(url: str) -> set[str]:
         return {row["name"] for row in rows}
     finally:
         await connection.close()
+
+
+def test_both_backends_have_the_same_migrations_without_a_gap() -> None:
+    versions = [version for version, _, _ in postgres_schema.migrations()]
+    assert versions == list(range(1, len(versions) + 1))
+    assert [version for version, _, _ in sqlite_schema.migrations()] == versions
+
+
+def test_a_last_statement_without_a_semicolon_is_not_left_out() -> None:
+    script = "create table a (x);\n-- a remark\n"
+    assert list(sqlite_schema.statements(script)) == ["create table a (x);\n"]
+    with pytest.raises(ValueError, match="create table b"):
+        list(sqlite_schema.statements(script + "create table b (x)\n"))

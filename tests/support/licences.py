@@ -40,7 +40,7 @@ PERMISSIVE = {
     *("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CNRI-Python", "ISC", "MIT", "MIT-0", "PSF-2.0"),
     *("Unicode-3.0", "Unlicense", "Zlib", "BlueOak-1.0.0", "Apache-2.0 WITH LLVM-exception"),
 }
-# Copyleft of single files: they may be used and passed on with any program; who changes these files publishes that.
+# Copyleft of the package alone: it may be used and passed on with any program; who changes its files publishes that.
 FILE_COPYLEFT = {"MPL-1.1", "MPL-2.0", "LGPL-2.1", "LGPL-2.1-or-later", "LGPL-3.0-or-later"}
 _HEAD = """\
 # Licences
@@ -69,8 +69,7 @@ class Licensed(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def choices(self) -> list[set[str]]:
         """The licences that may be chosen; all of a set apply together."""
-        expression = self.licence.replace("(", "").replace(")", "")
-        return [set(re.split(r" AND ", choice)) for choice in expression.split(" OR ")]
+        return _choices(re.findall(r"[()]|[^()\s]+(?: WITH [^()\s]+)?|\S+", self.licence))
 
     @property
     def is_permissive(self) -> bool:
@@ -79,6 +78,22 @@ class Licensed(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_acceptable(self) -> bool:
         return any(choice <= PERMISSIVE | FILE_COPYLEFT for choice in self.choices)
+
+
+def _choices(words: list[str]) -> list[set[str]]:
+    """What an SPDX expression allows, as far as it goes; its words are removed. AND binds closer than OR."""
+    found: list[set[str]] = []
+    together: list[set[str]] = [set()]
+    while words:
+        word = words.pop(0)
+        if word == ")":
+            break
+        if word == "OR":
+            found, together = [*found, *together], [set()]
+        elif word != "AND":
+            more = _choices(words) if word == "(" else [{word}]
+            together = [one | other for one in together for other in more]
+    return [*found, *together]
 
 
 def installed_packages() -> list[Licensed]:

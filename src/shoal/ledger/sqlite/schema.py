@@ -108,14 +108,14 @@ def _migrate(connection: sqlite3.Connection) -> int:
     refuse_newer(before, code_version())
     for version, _, text in migrations():
         if version > before:
-            for statement in _statements(text):
+            for statement in statements(text):
                 connection.execute(statement)
             connection.execute(f"pragma user_version = {version}")
     connection.execute(f"pragma application_id = {APPLICATION_ID}")
     return before
 
 
-def _statements(script: str) -> Iterator[str]:
+def statements(script: str) -> Iterator[str]:
     """The statements of a script one by one: executescript would end the transaction first."""
     statement = ""
     for line in script.splitlines(keepends=True):
@@ -123,3 +123,5 @@ def _statements(script: str) -> Iterator[str]:
         if sqlite3.complete_statement(statement):
             yield statement
             statement = ""
+    if any(line.strip() and not line.lstrip().startswith("--") for line in statement.splitlines()):
+        raise ValueError(f"the last statement has no semicolon: {statement.strip()[:80]}")
