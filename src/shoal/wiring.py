@@ -410,7 +410,7 @@ def build_worker(
     from shoal.worker.attempt_runner import AttemptRunner
     from shoal.worker.failure_log import FailureLog
     from shoal.worker.operator_settings import OperatorSettings
-    from shoal.worker.politeness import Politeness
+    from shoal.worker.politeness import ClosedLanes, Politeness
     from shoal.worker.registration import Registration
     from shoal.worker.state import WorkerEvents, WorkerIdentity
     from shoal.worker.worker import Worker
@@ -423,10 +423,11 @@ def build_worker(
     registration = Registration(ledger, identity, options, log)
     logins = None if from_store else build_logins(scraper, settings, log=log, ledger=ledger)
     egress = None if from_store else build_egress(scraper, settings, log=log, logins=logins)
+    closed_lanes = ClosedLanes(ledger.lanes)
     resources = AttemptResources(
         scraper,
         fetcher,
-        Politeness(robots, ledger.lanes, identity),
+        Politeness(robots, ledger.lanes, identity, closed_lanes=closed_lanes),
         log=log,
         in_lanes=not from_store,
         memory=MemoryBudget(settings.memory_budget << 20),
@@ -455,6 +456,7 @@ def build_worker(
         log=log,
         egress=egress,
         operator_settings=OperatorSettings(scraper, log),
+        closed_lanes=closed_lanes,
         max_records={
             name: stage.policy.max_records for name, stage in scraper.stages.items() if stage.policy.max_records
         },

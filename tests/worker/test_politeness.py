@@ -221,6 +221,23 @@ async def test_a_slot_is_not_passed_on_at_a_host_that_has_just_answered_429(crew
         await slots.close()
 
 
+@pytest.mark.parametrize("own_url", [True, False])
+async def test_a_request_that_waits_for_its_start_is_not_sent_after_a_429(crew: Crew, own_url: bool) -> None:
+    """One request at a time has a start; the next one was reserved before the first got the 429."""
+    crew.scraper = Scraper("crew", robots=False)
+    if own_url:
+        crew.pages(delay=1)
+    else:
+        crew.calls()
+    with Site() as site:
+        await crew.fill([f"{site.url_of(TARGET)}/throttle/2"] * 3)
+        await crew.ledger.lanes.set(f"{TARGET}:{site.port}", delay=(1, 1), limit=4)
+        await crew.work(concurrency=4)
+        statuses = [visit.status for visit in site.visits()]
+    assert statuses == [429] + [200] * 3
+    await crew.check_all_done(3)
+
+
 async def test_why_names_the_host_that_an_item_waits_for(crew: Crew) -> None:
     crew.calls()
     with Site() as site:
@@ -418,6 +435,30 @@ async def test_a_limit_counts_items_with_an_attempt(crew: Crew) -> None:
         visits = site.visits()
     assert len([visit for visit in visits if visit.path != "/robots.txt"]) == 3
     assert closest_starts(visits[:2]) >= 0.3 - LEEWAY
+
+
+async def test_requests_of_a_worker_keep_their_distance_when_one_is_sent_late() -> None:  # S3.15
+    """After its turn a request may have to wait for its lane: the next one counts from when it was sent."""
+    pace, sent = WorkerPace(random.Random(1)), []
+    may_send, has_turn = asyncio.Event(), asyncio.Event()
+
+    async def send(event: asyncio.Event | None = None) -> None:
+        async with asyncio.timeout(60) as deadline:
+            pause = await pace.wait("shop", (0.2, 0.2), deadline)
+            await pace.before_send("shop", pause, deadline)
+            if event is not None:
+                has_turn.set()
+                await event.wait()
+            sent.append(time.monotonic())
+            pace.sent("shop", pause)
+
+    first = asyncio.create_task(send(may_send))
+    await has_turn.wait()
+    second = asyncio.create_task(send())
+    await asyncio.sleep(0.15)
+    may_send.set()
+    await asyncio.gather(first, second)
+    assert sent[1] - sent[0] >= 0.2
 
 
 async def test_requests_of_a_worker_keep_their_distance_when_one_connects_late() -> None:  # S3.15

@@ -77,11 +77,15 @@ class HostSlotPool:
         self._changed.set()
         return True
 
+    def check_open(self) -> None:
+        """Raises Throttled while the host is closed."""
+        if time.monotonic() < self._closed_until:
+            raise self._closed_error()
+
     async def acquire(self, claimed: ClaimedItem, deadline: Deadline) -> HostSlot:
         """Wait for a slot. Raises Throttled while the host is closed, or when no slot becomes free in time."""
+        self.check_open()
         now = time.monotonic()
-        if now < self._closed_until:
-            raise self._closed_error()
         if not self._waiting:
             for slot in self._free:
                 if self._is_fresh(slot, now):

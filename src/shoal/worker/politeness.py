@@ -67,10 +67,14 @@ class ClosedLanes:
         """The site asked this worker to wait for so many seconds."""
         self._until[lane] = time.monotonic() + seconds
 
+    def is_closed_here(self, lane: str) -> bool:
+        """Whether it is closed as far as this process knows."""
+        return time.monotonic() < self._until.get(lane, 0.0)
+
     async def is_closed(self, lane: str, run_id: str | None, claimed_at: float) -> bool:
-        now = time.monotonic()
-        if now < self._until.get(lane, 0.0):
+        if self.is_closed_here(lane):
             return True
+        now = time.monotonic()
         if now - max(claimed_at, self._checked_at.get(lane, 0.0)) < LANE_RECHECK_SECONDS:
             return False
         try:
@@ -112,17 +116,23 @@ class PausedRuns:
 class Politeness:
     """The politeness that all attempts of a process share.
 
-    `robots` is None when robots.txt is not obeyed; `lanes` and `identity` are None for attempts without a ledger.
+    `robots` is None when robots.txt is not obeyed; the others are None for attempts without a ledger.
     """
 
     def __init__(
-        self, robots: Robots | None, lanes: Lanes | None = None, identity: WorkerIdentity | None = None
+        self,
+        robots: Robots | None,
+        lanes: Lanes | None = None,
+        identity: WorkerIdentity | None = None,
+        *,
+        closed_lanes: ClosedLanes | None = None,
     ) -> None:
         self.robots = robots
         self._lanes = lanes
         self.identity = identity
         self.host_slots: HostSlots | None = None
         self.rate_limiter: RateLimiter | None = None
+        self.closed_lanes = closed_lanes
         if lanes is not None and identity is not None:
             self.host_slots = HostSlots(lanes, identity)
             self.rate_limiter = RateLimiter(lanes, identity)
@@ -228,16 +238,17 @@ class WorkerPace:
 
     async def before_send(self, host: str, pause: float, deadline: asyncio.Timeout) -> None:
         """Until the pause after the request before it has passed, which may have had to connect first and was late."""
+        began = time.monotonic()
+        while (left := self._next_send_at.get(host, 0.0) - time.monotonic()) > 0:  # noqa: ASYNC110 - it waits for time
+            await asyncio.sleep(left)
         now = time.monotonic()
-        start = max(now, self._next_send_at.get(host, 0.0))
-        self._next_send_at[host] = start + pause
-        if start > now:
-            extend_deadline(deadline, start - now)
-            await asyncio.sleep(start - now)
+        self._next_send_at[host] = now + pause
+        extend_deadline(deadline, now - began)
 
     def sent(self, host: str, pause: float) -> None:
-        """The request was sent now, later than expected when it had to connect first."""
-        self._next_at[host] = max(self._next_at.get(host, 0.0), time.monotonic() + pause)
+        """The request was sent now, later than expected when it had to connect first, or to wait for its lane."""
+        for times in (self._next_at, self._next_send_at):
+            times[host] = max(times.get(host, 0.0), time.monotonic() + pause)
 
 
 class AttemptGate:
@@ -347,6 +358,17 @@ class AttemptGate:
         await self._wait_for_turn()
         if identity is not None and identity.may_be_lost:
             raise ReleaseItem  # the turn has passed as well
+        self._check_still_open()
+
+    def _check_still_open(self) -> None:
+        """The host may have answered 429 to another request while this one waited for its turn."""
+        if self._host_slot is not None:
+            self._host_slot[0].check_open()
+        lane, closed_lanes = self._claimed.lane, self._politeness.closed_lanes
+        if lane is None or closed_lanes is None or self._start is None or self._request_sent:
+            return
+        if closed_lanes.is_closed_here(lane):
+            raise ReleaseItem
 
     async def _confirm_lease(self, identity: WorkerIdentity) -> None:
         since = time.monotonic()

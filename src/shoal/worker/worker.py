@@ -53,6 +53,7 @@ class Worker:
         egress: WorkerEgress | None = None,
         operator_settings: OperatorSettings | None = None,
         max_records: Mapping[str, int] | None = None,
+        closed_lanes: ClosedLanes,
     ) -> None:
         self._ledger = ledger
         self._operator_settings = operator_settings
@@ -66,7 +67,7 @@ class Worker:
         self._lease_buffer = LeaseBuffer()
         self._commits = CommitQueue()
         self._committer = Committer(self._commits, registration, self._lease_buffer, self.summary, log)
-        closed = ClosedLanes(ledger.lanes), PausedRuns(ledger.runs)
+        closed = closed_lanes, PausedRuns(ledger.runs)
         limits = (
             RecordLimits(ledger, registration.identity, self._lease_buffer, max_records, log) if max_records else None
         )
