@@ -84,6 +84,8 @@ async def _judge_run(connection: asyncpg.Connection, run: int, report: RunReport
     (results,) = await connection.fetch(_RESULTS, run)
     report.stored_twice = results["records"] - results["items"]
     report.lost = max(0, report.items - ended - report.unfinished) + max(0, report.done - results["items"])
+    if (surplus := ended + report.unfinished - report.items) > 0:
+        report.wrong.append(f"{surplus} items more than were enqueued")
     if strange := await connection.fetchval(_OF_ANOTHER_PAGE, run):
         report.wrong.append(f"{strange} records are of another page")
 

@@ -163,6 +163,8 @@ def test_robots_txt_is_read_by_each_worker_and_forgotten_when_hosts_are_many() -
         ({"concurrency": 0}, "--concurrency"),
         ({"hours": 0}, "--hours"),
         ({"workers": 0.5}, "--workers"),
+        ({"workers": 2.5}, "--workers"),
+        ({"workers": math.inf}, "--workers"),
         ({"hours": 1, "workers": 1}, "--hours and --workers"),
         ({"database_cores": 0}, "--database-cores"),
         ({"bandwidth": 1}, "--bandwidth"),

@@ -42,7 +42,7 @@ _RANGES = {
     "per_host": (1, 1e6, "pages of a host at once, from 1 to 1000000"),
     "concurrency": (1, 10_000, "pages at once in a worker, from 1 to 10000"),
     "hours": (1e-3, 1e6, "hours from 0.001 to 1000000"),
-    "workers": (1, 1e6, "a number of workers from 1 to 1000000"),
+    "workers": (1, 1e6, "a whole number of workers from 1 to 1000000"),
     "database_cores": (1, 1_024, "cores from 1 to 1024"),
     "bandwidth": (1e3, 1e15, "bits a second, such as 1Gbit"),
 }
@@ -75,7 +75,8 @@ class CapacityJob(msgspec.Struct, frozen=True, kw_only=True):
         """Raises InvalidSetting for a value that is out of range, and for hours together with workers."""
         for name, (low, high, what) in _RANGES.items():
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and low <= value <= high):
+            is_whole = name != "workers" or value is None or value % 1 == 0
+            if value is not None and not (math.isfinite(value) and low <= value <= high and is_whole):
                 option = name.replace("_", "-")
                 raise InvalidSetting(f"--{option} is {value:g}; it must be {what}.", remedy="Choose a valid value.")
         if self.hours is not None and self.workers is not None:
