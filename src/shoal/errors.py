@@ -13,7 +13,8 @@ ShoalError
 ├── NotFound                   no such run, item, lane, worker
 ├── AttemptEnded               how an attempt ended; raised by authors and by the fetcher, never seen by a user
 │   ├── Permanent              there is nothing to fetch: dead at once
-│   │   └── Unauthorized       a 401; while a login exists, the session has ended
+│   │   ├── Unauthorized       a 401; while a login exists, the session has ended
+│   │   └── PageMissing        a 404 or a 410
 │   ├── Skipped                it is not wanted, such as a page that robots.txt forbids: ends without being a failure
 │   ├── Transient              may succeed later: retried
 │   │   └── ExitFailed         the proxy, not the site, failed: retried through another exit
@@ -190,6 +191,10 @@ class Permanent(AttemptEnded):
 
 class Unauthorized(Permanent):
     """The site answers 401: it asks for a login, or the session has ended."""
+
+
+class PageMissing(Permanent):
+    """The site answers 404 or 410: it has no such page."""
 
 
 class Skipped(AttemptEnded):

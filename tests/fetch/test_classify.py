@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from shoal.errors import AttemptEnded, Blocked, Permanent, Throttled, Transient, Unauthorized
+from shoal.errors import AttemptEnded, Blocked, PageMissing, Permanent, Throttled, Transient, Unauthorized
 from shoal.fetch.classify import classify_page, retry_after
 from shoal.fetch.page import Page
 
@@ -20,8 +20,8 @@ def answer(status: int = 200, body: str | bytes = "<p>hello", **headers: str) ->
     ("status", "outcome", "message"),
     [
         (403, Blocked, "403 Forbidden"),
-        (404, Permanent, "404 Not Found"),
-        (410, Permanent, "410 Gone"),
+        (404, PageMissing, "404 Not Found"),
+        (410, PageMissing, "410 Gone"),
         (451, Permanent, "451 Unavailable For Legal Reasons"),
         (400, Permanent, "400 Bad Request"),
         (499, Permanent, "499"),

@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from shoal.errors import AttemptEnded, Blocked, Permanent, Throttled, Transient, Unauthorized
+from shoal.errors import AttemptEnded, Blocked, PageMissing, Permanent, Throttled, Transient, Unauthorized
 from shoal.model.url_key import host_or_none
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def classify_page(page: Page) -> AttemptEnded | None:
         return Blocked(text)
     if status in (408, 425):
         return Transient(text)
-    kind = Unauthorized if status == 401 else Permanent
+    kind = {401: Unauthorized, 404: PageMissing, 410: PageMissing}.get(status, Permanent)
     return kind(text + _status_hint(status))
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
+from typing import Any, Self
 
 import pytest
 
@@ -147,38 +148,85 @@ def test_a_failed_page_does_not_end_the_listing(project: Project) -> None:
     assert dead.url.endswith("/status/500")
 
 
-class Shaky(BaseHTTPRequestHandler):
-    """A site that can be down for a while."""
+class UnreliableSite:
+    """A site some of whose pages answer with an error. `errors`: their status."""
 
-    pages: ClassVar[dict[str, str]] = {}
-    down: ClassVar[set[str]] = set()
+    def __init__(self, pages: Mapping[str, str], errors: Mapping[str, int]) -> None:
+        self.errors = dict(errors)
+        site = self
 
-    def do_GET(self) -> None:
-        body = self.pages.get(self.path, "").encode()
-        self.send_response(503 if self.path in self.down else 200 if body else 404)
-        self.end_headers()
-        self.wfile.write(body)
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = pages.get(self.path, "").encode()
+                self.send_response(site.errors.get(self.path, 200 if body else 404))
+                self.end_headers()
+                self.wfile.write(body)
 
-    def log_message(self, *arguments: object) -> None: ...
+            def log_message(self, *arguments: object) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
 
 
 @pytest.mark.parametrize("down", [{"/news/1", "/news/2"}, {"/news/3", "/news/4"}])
 def test_a_listing_that_an_outage_ended_continues_after_a_retry(project: Project, down: set[str]) -> None:
     """Otherwise the rest of the listing would be missing without an error."""
-    Shaky.pages, Shaky.down = paged(6), down
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Shaky)
-    serving = threading.Thread(target=server.serve_forever, args=(0.05,))
-    serving.start()
-    try:
-        paper = write_paper(project.folder, f"http://127.0.0.1:{server.server_port}", PAGES, retries=0)
+    with UnreliableSite(paged(6), dict.fromkeys(down, 503)) as site:
+        paper = write_paper(project.folder, site.url, PAGES, retries=0)
         project.shoal("run", paper, "--set", "robots=false", "--set", "max_dead=1", code=1)
         assert len(project.export()) < 12
-        Shaky.down = set()
+        site.errors.clear()
         project.shoal("items", "retry", "latest", "--yes")
         project.shoal("run", paper, "--resume", "--set", "robots=false")
         assert len(project.export()) == 12
-    finally:
-        server.shutdown()
-        server.server_close()
-        serving.join()
     assert project.counts().dead == 0
+
+
+@pytest.mark.parametrize("kind", ["archive", "pagination"])
+def test_a_title_that_cannot_be_cleaned_is_one_dead_item(project: Project, kind: str) -> None:
+    """The other articles of its page are read, and the pages behind it."""
+    code = "def no_two(title):\n    assert title not in ('Story 1', 'Story 2')\n    return title\n"
+    (project.folder / "cleaning.py").write_text(code)
+    days = {"start_date": "2024-01-01", "end_date": "2024-01-03"}
+    archive = {"type": "archive", "url_template": "/news/{day:d}", **days}
+    listing = archive if kind == "archive" else {**PAGES, "batch_size": 1}
+    extra = {**paged(3), "/news/3": cards([5, 6])}
+    cleaning = {"title": "no_two"}
+    pages_visited(project, extra, code=1, listing=listing, cleaning=cleaning)
+    assert sorted(record["title"] for record in project.export()) == [f"Story {number}" for number in (3, 4, 5, 6)]
+    dead = [item for item in project.items() if item.state is ItemState.DEAD]
+    assert [item.url and item.url[-1] for item in dead] == ["1", "2"]
+    assert all("no_two failed with AssertionError" in (item.error or "") for item in dead)
+
+
+def test_a_page_of_an_archive_that_fails_is_a_dead_item(project: Project) -> None:
+    days = {"start_date": "2024-01-01", "end_date": "2024-01-04"}
+    listing = {"type": "archive", "url_template": "/{day:d}", **days}
+    extra = {"/4": cards([1]), "/2": cards([2]), "/story/1": story(1), "/story/2": story(2)}
+    with UnreliableSite({**extra, "/3": cards([3])}, {"/3": 401}) as site:
+        project.shoal("run", write_paper(project.folder, site.url, listing, retries=0), code=1)
+    assert sorted(record["title"] for record in project.export()) == ["Story 1", "Story 2"]
+    [dead] = [item for item in project.items() if item.state is ItemState.DEAD]
+    assert dead.url is not None
+    assert dead.url.endswith("/3"), "day 1 has no page, which is no failure"
+    assert "401" in (dead.error or "")
+
+
+@pytest.mark.parametrize("forbidden", ["/news/1\nDisallow: /news/2", "/news/2", "/news/"])
+def test_a_listing_that_robots_txt_forbids_is_a_failure(project: Project, forbidden: str) -> None:
+    with Site(extra=paged(4), robots=f"User-agent: *\nDisallow: {forbidden}\n") as site:
+        project.shoal("run", write_paper(project.folder, site.url, PAGES, retries=0), "--set", "max_dead=0", code=1)
+    dead = [item for item in project.items() if item.state is ItemState.DEAD]
+    assert dead
+    assert all("the listing cannot be read: robots.txt of" in (item.error or "") for item in dead)
+    assert len(project.export()) == (6 if forbidden == "/news/2" else 0)

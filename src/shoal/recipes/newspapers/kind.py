@@ -17,7 +17,7 @@ from shoal.define.context import EarlierRuns, Http, Item
 from shoal.define.scraper import Scraper
 from shoal.define.stage import AnyStage
 from shoal.define.yaml_scraper import YamlHeader
-from shoal.errors import AttemptEnded, Permanent, Throttled
+from shoal.errors import AttemptEnded, PageMissing, Permanent, Skipped, Throttled
 from shoal.model.item import NewItem
 from shoal.model.log import Log
 from shoal.recipes.newspapers.cleaning import FieldCleaner
@@ -164,26 +164,25 @@ async def _read_listing_page(
     listing = scraper.stages["listing"]
     paging = Paging.of(item.payload)
     if paging is None:
-        found = context.reader.listing(await context.client.get(http, item.url))
+        found = await _fetch_listing_page(context, item, http)
         fresh = await context.split_known(found, None, earlier)
         _report_page(context, found, fresh, log, warn=True)
         return list(_articles(scraper, context, fresh))
     new: list[NewItem] = []
     listed: ListingPage | None = None
     try:
-        listed = context.reader.listing(await context.client.get(http, item.url))
+        listed = await _fetch_listing_page(context, item, http)
     except AttemptEnded as ended:
-        is_permanent = isinstance(ended, Permanent)
-        if isinstance(ended, Throttled) or not (is_permanent or item.tries >= listing.policy.retries):
+        is_missing = isinstance(ended, PageMissing)
+        is_last_attempt = isinstance(ended, Permanent) or item.tries >= listing.policy.retries
+        if isinstance(ended, Throttled) or not is_last_attempt or (paging.again and not is_missing):
             raise
-        if paging.again and not is_permanent:
-            raise
-        if is_permanent and isinstance(context.paper.listing, Archive):
+        if is_missing and isinstance(context.paper.listing, Archive):
             # Many archives have no page for a day without articles.
             after = paging.after_day_without_page()
         else:
-            after = paging.after_failure(item.url if is_permanent else None)
-        if not is_permanent:
+            after = paging.after_failure(item.url if is_missing else None)
+        if not is_missing:
             log.warning("listing page failed", why=ended.message)
             ends = after.batch_failed(context.paper.listing.batch_size)
             new.append(_retry_page_item(listing, item.url or "", paging if ends else None))
@@ -207,6 +206,14 @@ async def _read_listing_page(
     if following is not None and context.listing_urls.page(following) is not None:
         new.append(_page_item(listing, context, following))
     return new
+
+
+async def _fetch_listing_page(context: NewspaperContext, item: Item, http: Http) -> ListingPage:
+    """The articles of a page. Raises Permanent also for one that robots.txt forbids: the listing is incomplete then."""
+    try:
+        return context.reader.listing(await context.client.get(http, item.url))
+    except Skipped as ended:
+        raise Permanent(f"the listing cannot be read: {ended.message}") from ended
 
 
 def _report_page(

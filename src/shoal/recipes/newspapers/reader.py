@@ -26,7 +26,7 @@ _MARKUP = re.compile(r"</?[a-zA-Z][^<>]*>")
 class Entry(msgspec.Struct, frozen=True):
     """An article of a listing. `fields` are those of an API for filters, `stored` those that go to its record.
 
-    `excluding`: the values by which `exclude` decides.
+    `excluding`: the values by which `exclude` decides. `failure`: why a cleaning function failed on it.
     """
 
     url: str
@@ -37,6 +37,7 @@ class Entry(msgspec.Struct, frozen=True):
     fields: Mapping[str, Any] = {}
     stored: Mapping[str, Any] = {}
     excluding: Mapping[str, Any] = {}
+    failure: str | None = None
 
     def payload(self) -> dict[str, Any]:
         given: dict[str, Any] = msgspec.structs.asdict(self)
@@ -118,13 +119,16 @@ class Reader:
     def needs_page(self, given: Mapping[str, Any]) -> bool:
         """Whether the article's page has a field that its listing does not have. `given` is the payload."""
         selectors = self._paper.selectors.article
-        return any(as_tuple(getattr(selectors, field)) and not given.get(field) for field in ARTICLE_FIELDS)
+        missing = any(as_tuple(getattr(selectors, field)) and not given.get(field) for field in ARTICLE_FIELDS)
+        return missing and not given.get("failure")
 
     def article(self, page: Page | None, url: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """The record of an article. `given` is the payload from the listing; without `page` it has everything.
 
-        Raises Skipped if the filter drops it, Permanent if there is no text.
+        Raises Skipped if the filter drops it, Permanent if there is no text or a cleaning function failed.
         """
+        if given.get("failure"):
+            raise Permanent(given["failure"])
         selectors = self._paper.selectors.article
         scope = None if page is None else page.selector
         clean = self._cleaner.clean
@@ -159,8 +163,13 @@ class Reader:
         for box in containers:
             href = link(box, selectors.url)
             if href:
-                title = self._cleaner.clean("title", text(box, selectors.title))
-                yield Entry(self._url(page.join(href)), title, self._day(box, selectors.date))
+                url = page.join(href)
+                try:
+                    title = self._cleaner.clean("title", text(box, selectors.title))
+                    entry = Entry(self._url(url), title, self._day(box, selectors.date))
+                except Permanent as failed:
+                    entry = Entry(url, failure=failed.message)
+                yield entry
 
     def _listed_in_json(self, listing: ApiListing, answer: Any) -> Iterator[Entry]:
         paths = listing.json_paths
@@ -170,7 +179,12 @@ class Reader:
         for each in found or ():
             href = self._article_address(listing, each)
             if href is not None:
-                yield self._entry(self._url(href), paths, each)
+                excluding = {name: json_at(each, paths.path_of(name)) for name in self._excluded_values}
+                try:
+                    entry = self._entry(self._url(href), paths, each, excluding)
+                except Permanent as failed:
+                    entry = Entry(href, excluding=excluding, failure=failed.message)
+                yield entry
 
     def _article_address(self, listing: ApiListing, each: Any) -> str | None:
         """The URL of an article in a response; None when a part of it is missing."""
@@ -186,7 +200,7 @@ class Reader:
         base = urls.parse_url(self._base_url)
         return (urls.resolve(base, href) or href) if href and base is not None else None
 
-    def _entry(self, url: str, paths: JsonPaths, each: Any) -> Entry:
+    def _entry(self, url: str, paths: JsonPaths, each: Any, excluding: Mapping[str, Any]) -> Entry:
         body = next(scalars(json_at(each, paths.body)), None)
         if body is not None and _MARKUP.search(body):
             from parsel import Selector
@@ -200,7 +214,7 @@ class Reader:
             tags=tuple(scalars(json_at(each, paths.tags))),
             fields={name: json_at(each, path) for name, path in paths.fields.items()},
             stored={name: json_at(each, path) for name, path in paths.stored.items()},
-            excluding={name: json_at(each, paths.path_of(name)) for name in self._excluded_values},
+            excluding=excluding,
         )
 
     def _url(self, url: str) -> str:
@@ -219,7 +233,10 @@ class Reader:
             return False
         if any(_has_value(entry.excluding[name], unwanted) for name, unwanted in self._excluded_values.items()):
             return False
-        return self._cleaner.may_keep(self._known_before(entry))
+        try:
+            return self._cleaner.may_keep(self._known_before(entry))
+        except Permanent:  # a cleaning function failed; the article ends with its error
+            return True
 
     def _known_before(self, entry: Entry) -> dict[str, Any]:
         """The fields of the record that its page cannot change."""
