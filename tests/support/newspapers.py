@@ -59,10 +59,14 @@ def paths(site: Site, prefix: str) -> list[str]:
 
 
 class ChangingSite:
-    """A site whose pages a test may change while it is up. `asked` are the paths that were asked for, in order."""
+    """A site whose pages a test may change while it is up. `asked` are the paths that were asked for, in order.
 
-    def __init__(self, pages: Mapping[str, str]) -> None:
+    `errors`: the status of pages that fail.
+    """
+
+    def __init__(self, pages: Mapping[str, str], errors: Mapping[str, int] | None = None) -> None:
         self.pages = dict(pages)
+        self.errors = dict(errors or {})
         self.asked: list[str] = []
         site = self
 
@@ -70,7 +74,7 @@ class ChangingSite:
             def do_GET(self) -> None:
                 site.asked.append(self.path)
                 body = site.pages.get(self.path)
-                self.send_response(404 if body is None else 200)
+                self.send_response(site.errors.get(self.path, 404 if body is None else 200))
                 self.send_header("Content-Length", str(len((body or "").encode())))
                 self.end_headers()
                 self.wfile.write((body or "").encode())

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
 from shoal.model.item import ItemState
-from tests.support.newspapers import cards, paged, paths, story, write_paper
+from tests.support.newspapers import ChangingSite, cards, paged, paths, story, write_paper
 from tests.support.project import Project
 from tests.support.site import Site
 
@@ -60,8 +57,10 @@ def test_a_known_batch_ends_the_listing_and_only_new_articles_are_fetched(projec
         lines = ["title,url", *(f'"a, b",{url}' for url in known)]
         old.write_text("\n".join(lines if form == "csv" else [json.dumps({"url": url, "body": "x"}) for url in known]))
         project.shoal("run", write_paper(project.folder, site.url, PAGES, known=[f"data/**/*.{form}"]))
-    assert paths(site, "/news/") == ["/news/1", "/news/2", "/news/3", "/news/4"], "3 and 4 are known as a whole"
-    assert sorted(paths(site, "/story/")) == ["/story/1", "/story/3", "/story/4"]
+        assert len(paths(site, "/news/")) == 8, "files do not say that the listing was read to its end"
+        assert sorted(paths(site, "/story/")) == [f"/story/{number}" for number in (1, 10, 11, 12, 3, 4)]
+        project.shoal("run", "configs/fiji/times.yaml")
+        assert paths(site, "/news/")[8:] == ["/news/1", "/news/2"], "known as a whole"
 
 
 def test_max_pages_and_max_articles(project: Project) -> None:
@@ -148,40 +147,10 @@ def test_a_failed_page_does_not_end_the_listing(project: Project) -> None:
     assert dead.url.endswith("/status/500")
 
 
-class UnreliableSite:
-    """A site some of whose pages answer with an error. `errors`: their status."""
-
-    def __init__(self, pages: Mapping[str, str], errors: Mapping[str, int]) -> None:
-        self.errors = dict(errors)
-        site = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                body = pages.get(self.path, "").encode()
-                self.send_response(site.errors.get(self.path, 200 if body else 404))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *arguments: object) -> None: ...
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
 @pytest.mark.parametrize("down", [{"/news/1", "/news/2"}, {"/news/3", "/news/4"}])
 def test_a_listing_that_an_outage_ended_continues_after_a_retry(project: Project, down: set[str]) -> None:
     """Otherwise the rest of the listing would be missing without an error."""
-    with UnreliableSite(paged(6), dict.fromkeys(down, 503)) as site:
+    with ChangingSite(paged(6), dict.fromkeys(down, 503)) as site:
         paper = write_paper(project.folder, site.url, PAGES, retries=0)
         project.shoal("run", paper, "--set", "robots=false", "--set", "max_dead=1", code=1)
         assert len(project.export()) < 12
@@ -213,7 +182,7 @@ def test_a_page_of_an_archive_that_fails_is_a_dead_item(project: Project) -> Non
     days = {"start_date": "2024-01-01", "end_date": "2024-01-04"}
     listing = {"type": "archive", "url_template": "/{day:d}", **days}
     extra = {"/4": cards([1]), "/2": cards([2]), "/story/1": story(1), "/story/2": story(2)}
-    with UnreliableSite({**extra, "/3": cards([3])}, {"/3": 401}) as site:
+    with ChangingSite({**extra, "/3": cards([3])}, {"/3": 401}) as site:
         project.shoal("run", write_paper(project.folder, site.url, listing, retries=0), code=1)
     assert sorted(record["title"] for record in project.export()) == ["Story 1", "Story 2"]
     [dead] = [item for item in project.items() if item.state is ItemState.DEAD]

@@ -19,7 +19,7 @@ def news(folder: Path, name: str = "news.csv") -> list[dict[str, str]]:
 
 
 def test_a_second_run_fetches_only_what_is_new(either: Project) -> None:  # S2.7
-    old, new = paged(6), {"/news/1": cards([20, 1]), "/story/20": story(20)}
+    old, new = paged(6), {"/news/1": cards([20, 1, 2]), "/story/20": story(20)}
     with ChangingSite(old) as site:
         paper = write_paper(either.folder, site.url, PAGES)
         either.shoal("run", paper)
@@ -32,7 +32,7 @@ def test_a_second_run_fetches_only_what_is_new(either: Project) -> None:  # S2.7
         assert site.stories() == ["20"], "nothing was new"
         assert either.counts().results == 0
         either.shoal("run", paper, "--from-scratch")
-        assert len(site.stories()) == 1 + 12
+        assert len(site.stories()) == 1 + 13
     assert either.is_sound()
 
 
@@ -53,6 +53,43 @@ def test_filtered_articles_are_neither_new_nor_fetched_again(project: Project) -
         project.shoal("run", paper)
         assert site.stories() == ["1", "2", "3", "5"]
         assert project.counts().total == 2, "the first batch is known, without its dropped articles"
+        assert site.listed()[-2:] == ["/news/1", "/news/2"]
+
+
+def test_a_listing_that_was_not_read_to_its_end_is_read_on(project: Project) -> None:
+    """After limits, and after an outage; known articles are not fetched again."""
+    with ChangingSite(paged(8)) as site:
+        project.shoal("run", write_paper(project.folder, site.url, PAGES, max_articles=5))
+        project.shoal("run", write_paper(project.folder, site.url, PAGES, max_pages=4))
+        assert site.stories() == [str(n) for n in range(1, 9)]
+        paper = write_paper(project.folder, site.url, PAGES, retries=0)
+        site.errors = {"/news/5": 503, "/news/6": 503}
+        project.shoal("run", paper, "--set", "max_dead=0", code=1)
+        assert len(site.stories()) == 8, "an outage ended it"
+        site.errors = {}
+        project.shoal("run", paper)
+        assert site.stories() == sorted(str(n) for n in range(1, 17))
+        site.asked.clear()
+        project.shoal("run", paper)
+    assert site.asked == ["/robots.txt", "/news/1", "/news/2"], "all has been read behind the newest articles"
+
+
+def test_only_what_lies_before_the_end_of_an_earlier_run_is_read_on(project: Project) -> None:
+    """A gap above it is closed without reading the whole listing again."""
+    stories = {f"/story/{n}": story(n) for n in range(1, 41)}
+
+    def newest(last: int) -> dict[str, str]:
+        return {f"/news/{number // 2 + 1}": cards([last - number, last - number - 1]) for number in range(0, last, 2)}
+
+    with ChangingSite(stories | newest(20)) as site:
+        paper = write_paper(project.folder, site.url, PAGES)
+        project.shoal("run", paper)
+        site.pages |= newest(40)
+        project.shoal("run", write_paper(project.folder, site.url, PAGES, max_pages=2))
+        site.asked.clear()
+        project.shoal("run", write_paper(project.folder, site.url, PAGES))
+    assert site.stories() == sorted(str(n) for n in range(21, 37))
+    assert site.listed() == [f"/news/{n}" for n in range(1, 13)]
 
 
 def test_a_filter_that_sees_fields_of_the_api_runs_before_the_article_is_fetched(project: Project) -> None:
@@ -149,3 +186,25 @@ def test_a_period_of_numbered_pages_ends_with_older_articles(project: Project) -
         project.shoal("run", paper, "--since", "2024-06-15", "--until", "2024-06-17")
         assert site.stories() == ["3", "4", "5"]
         assert len(site.listed()) == 8, "a whole batch is older"
+
+
+def test_a_period_without_dates_in_the_listing_goes_by_the_pages(project: Project) -> None:
+    """What is outside is not stored; later runs fetch it, and what was stored is known."""
+    pages = {f"/news/{n}": cards([n], day="") for n in range(1, 4)}
+    stories = {f"/story/{n}": story(n, day=f"2024-06-{20 - n:02d}") for n in range(1, 4)}
+    with ChangingSite({**pages, **stories}) as site:
+        paper = write_paper(project.folder, site.url, PAGES)
+        for _ in range(2):
+            project.shoal("run", paper, "--since", "2024-06-18", "--until", "2024-06-18", "--fresh", "-o", "data/")
+            assert site.stories() == ["1", "2", "3"], "the second time nothing is fetched"
+            assert [row["url"][-1] for row in news(project.folder / "data/fiji/times")] == ["2"]
+        project.shoal("run", paper, "--fresh")
+        assert site.stories() == ["1", "1", "2", "3", "3"]
+    assert sorted(record["url"][-1] for record in project.export()) == ["1", "3"]
+
+
+def test_a_redesign_is_a_failure_also_of_a_period(project: Project) -> None:
+    with ChangingSite({f"/news/{n}": "<p>Nothing</p>" for n in range(1, 4)}) as site:
+        paper = write_paper(project.folder, site.url, PAGES)
+        project.shoal("run", paper, "--since", "2024-06-18", code=1)
+    assert "check selectors.thumbnail" in (project.items()[-1].error or "")

@@ -24,7 +24,7 @@ from shoal.recipes.newspapers.cleaning import FieldCleaner
 from shoal.recipes.newspapers.client import NewspaperClient
 from shoal.recipes.newspapers.files import NewspaperFiles
 from shoal.recipes.newspapers.known import KnownArticles
-from shoal.recipes.newspapers.paging import ListingUrls, Paging
+from shoal.recipes.newspapers.paging import ListingUrls, Paging, end_key, is_in_period
 from shoal.recipes.newspapers.reader import Entry, ListingPage, Reader
 from shoal.recipes.newspapers.selectors import check_selectors
 from shoal.recipes.newspapers.settings import Archive, as_tuple, read_newspaper
@@ -35,6 +35,7 @@ LISTING_PRIORITY = -1
 LISTING_SECONDS = 300.0
 # Articles without a title or a date that a process logs; the summary counts them all.
 SHOWN_INCOMPLETE = 3
+LEFT_OUT = "check listing.exclude, cleaning.url and cleaning.record_filter"
 NO_CONTAINER = "no element matches selectors.thumbnail.container: check selectors.thumbnail"
 
 
@@ -90,16 +91,45 @@ class NewspaperContext:
         return not (isinstance(self.paper.listing, Archive) and self.paper.listing.date_format == "daily")
 
     async def split_known(self, found: ListingPage, paging: Paging | None, earlier: EarlierRuns) -> Sequence[Entry]:
-        """The articles of a page that are neither known nor outside of the period."""
+        """The articles of a page that are neither known nor, by the listing's dates, outside of the period."""
         entries = found.entries
-        if paging is not None and self.by_entry_dates():
+        if paging is not None and paging.has_period and self.by_entry_dates():
             entries = tuple(entry for entry in entries if paging.covers(entry.date))
         if paging is not None and paging.scratch:
             return entries
         await self.known.load()
         unknown = [entry for entry in entries if not self.known.has(entry.url)]
-        finished = await earlier.finished("article", [entry.url for entry in unknown])
-        return [entry for entry in unknown if entry.url not in finished]
+        keys = {entry.url: (entry.url, self.article_key(entry, paging) or entry.url) for entry in unknown}
+        finished = await earlier.finished("article", {key for both in keys.values() for key in both})
+        return [entry for entry in unknown if finished.isdisjoint(keys[entry.url])]
+
+    def article_key(self, entry: Entry, paging: Paging | None) -> str | None:
+        """The key of an article whose page decides whether it belongs to the period; None for others.
+
+        Its URL is no key of it: what is outside of the period is not known to later runs.
+        """
+        if paging is None or not paging.has_period or entry.date is not None or not self.by_entry_dates():
+            return None
+        by_page = self.reader.needs_page(entry.payload()) and self.reader.asks_for("date")
+        return f"{paging.since or ''}..{paging.until or ''} {entry.url}" if by_page else None
+
+    async def marked(self, found: ListingPage, paging: Paging, earlier: EarlierRuns) -> set[str]:
+        """The articles of a page behind which an earlier run has read everything."""
+        if paging.scratch or paging.has_period or self.is_start_page(paging):
+            return set()
+        template = self.listing_urls.templates[paging.part]
+        keys = {url: end_key(template, url) for url in found.urls}
+        marked = await earlier.finished("listing", keys.values())
+        return {url for url, key in keys.items() if key in marked}
+
+    def is_start_page(self, paging: Paging) -> bool:
+        """Whether it is the start_url, which has articles in no order."""
+        return self.listing_urls.start is not None and paging.part == 0 and paging.index == 0
+
+    def is_complete(self, paging: Paging, found: ListingPage | None) -> bool:
+        """Whether the series ends here with everything read that the listing has, or that earlier runs have not."""
+        ended = self.limit_reason(paging) is None and self.end_reason(paging, found) is not None
+        return ended and not paging.lost and not paging.has_period
 
 
 def newspaper(header: YamlHeader) -> Scraper:
@@ -110,19 +140,29 @@ def newspaper(header: YamlHeader) -> Scraper:
     scraper.files += context.cleaner.files
 
     async def listing(item: Item, http: Http, earlier: EarlierRuns, log: Log) -> AsyncIterator[NewItem]:
-        for new in await _read_listing_page(context, scraper, item, http, earlier, log):
+        # An item without a URL marks an article, see `Paging.newest_article`: that it is done is what it says.
+        for new in await _read_listing_page(context, scraper, item, http, earlier, log) if item.url else ():
             yield new
 
     incomplete = itertools.count(1)
 
-    async def article(item: Item, http: Http, log: Log) -> dict[str, Any]:
+    async def article(item: Item, http: Http, log: Log) -> AsyncIterator[dict[str, Any] | NewItem]:
+        if "record" in item.payload:
+            yield item.payload["record"]
+            return
         needs_page = context.reader.needs_page(item.payload)
         page = await context.client.get(http, item.url) if needs_page else None
         record = context.reader.article(page, item.url or "", item.payload)
         empty = [name for name in ("title", "date") if not record[name]]
         if empty and next(incomplete) <= SHOWN_INCOMPLETE:
             log.warning("article without " + " and ".join(empty), why="check the selectors, or json_paths")
-        return record
+        period = item.payload.get("period")
+        if period is None:
+            yield record
+        elif is_in_period(record["date"], *msgspec.convert(period, tuple[dt.date | None, dt.date | None])):
+            yield scraper.stages["article"].item(item.url, payload={"record": record}, lane=None)
+        else:
+            raise Skipped(f"its day, {record['date']}, is outside of the period")
 
     pace: Any = {"delay": paper.rate_limit, "concurrency": paper.concurrency, "retries": paper.retries}
     first = scraper.stage(**pace, timeout=LISTING_SECONDS)(listing)
@@ -167,7 +207,7 @@ async def _read_listing_page(
         found = await _fetch_listing_page(context, item, http)
         fresh = await context.split_known(found, None, earlier)
         _report_page(context, found, fresh, log, warn=True)
-        return list(_articles(scraper, context, fresh))
+        return list(_articles(scraper, context, fresh, None))
     new: list[NewItem] = []
     listed: ListingPage | None = None
     try:
@@ -189,7 +229,7 @@ async def _read_listing_page(
     else:
         fresh = await context.split_known(listed, paging, earlier)
         _report_page(context, listed, fresh, log, warn=False)
-        taken = list(_articles(scraper, context, fresh[: context.articles_left(paging)]))
+        taken = list(_articles(scraper, context, fresh[: context.articles_left(paging)], paging))
         if listed.urls:
             new += [_retry_page_item(listing, url) for url in paging.missing]
         new += taken
@@ -198,11 +238,13 @@ async def _read_listing_page(
             taken=len(taken),
             fresh=bool(fresh),
             known=len(fresh) < len(listed.entries),
-            young=not listed.entries or any(paging.is_young(entry.date) for entry in listed.entries),
+            wanted=bool(listed.entries),
+            not_older=not listed.entries or any(paging.is_not_older(entry.date) for entry in listed.entries),
+            marked=await context.marked(listed, paging, earlier),
         )
     following = context.next_page(after, listed, log)
-    if not after.ever and not after.has_period and (following is None or following.part != after.part):
-        new += _nothing_found(context, listing, after)
+    if following is None or following.part != after.part:
+        new += _end_of_series(context, listing, after, listed, log)
     if following is not None and context.listing_urls.page(following) is not None:
         new.append(_page_item(listing, context, following))
     return new
@@ -228,6 +270,8 @@ def _report_page(
         if found.boxes:
             why = f"selectors.thumbnail.url finds no link in {found.boxes} containers"
         log.warning("no articles on the page", why=why)
+    if warn and found.urls and not found.entries:
+        log.warning("every article of the page is left out", why=LEFT_OUT)
     article = context.paper.selectors.article
     for field in ("title", "date"):
         if not as_tuple(getattr(article, field)) and found.mostly_without(field):
@@ -237,11 +281,28 @@ def _report_page(
         log.warning(f"no article of the page has {name}, which exclude names", why=f"check listing.exclude.{name}")
 
 
+def _end_of_series(
+    context: NewspaperContext, listing: AnyStage, paging: Paging, found: ListingPage | None, log: Log
+) -> Iterator[NewItem]:
+    if not paging.had_articles:
+        yield from _nothing_found(context, listing, paging)
+        return
+    if not paging.had_wanted:
+        log.warning("every article of the listing was left out", why=LEFT_OUT)
+    if paging.newest_article and context.is_complete(paging, found):
+        key = end_key(context.listing_urls.templates[paging.part], paging.newest_article)
+        marked = {"all_read_behind": paging.newest_article}
+        yield listing.item(key=key, payload=marked, priority=LISTING_PRIORITY, lane=None)
+
+
 def _nothing_found(context: NewspaperContext, listing: AnyStage, paging: Paging) -> Iterator[NewItem]:
     """A series without any article is an error. Raises Permanent if it is one of the file.
 
-    A page that was read shows that the URLs are right. Those that are missing are then behind the last page.
+    A page that was read shows that the URLs are right. Those that are missing are then behind the last page. That an
+    archive has no page of a period may be right.
     """
+    if paging.has_period and not paging.read and isinstance(context.paper.listing, Archive):
+        return iter(())
     if paging.read:
         where = "json_paths" if context.paper.selectors.thumbnail is None else "selectors.thumbnail"
         more = f"; others do not exist, such as {paging.missing[0]}" if paging.missing else ""
@@ -251,11 +312,16 @@ def _nothing_found(context: NewspaperContext, listing: AnyStage, paging: Paging)
     return (_retry_page_item(listing, url) for url in paging.missing)
 
 
-def _articles(scraper: Scraper, context: NewspaperContext, entries: Sequence[Entry]) -> Iterator[NewItem]:
+def _articles(
+    scraper: Scraper, context: NewspaperContext, entries: Sequence[Entry], paging: Paging | None
+) -> Iterator[NewItem]:
     stage = scraper.stages["article"]
     for entry in entries:
         payload = entry.payload()
-        if context.reader.needs_page(payload):
-            yield stage.item(entry.url, payload=payload)
-        else:
+        if not context.reader.needs_page(payload):
             yield stage.item(entry.url, payload=payload, lane=None)  # no request is sent
+            continue
+        key = context.article_key(entry, paging)
+        if key is not None and paging is not None:
+            payload["period"] = msgspec.to_builtins([paging.since, paging.until])
+        yield stage.item(entry.url, key=key, payload=payload)

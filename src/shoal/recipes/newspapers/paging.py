@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -143,11 +143,13 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `newest`: the day that an archive begins with. `since`, `until`: the period that was asked for. `scratch`: known
     articles are read again. `part` and `index` identify the next page; `pages` and `articles` count those so far. Of
-    the series: `listed` articles, whether it `ever` had any, whether a page was `read` at all, and `missing`: the pages
-    that did not exist since the last one that did. Of the batch: the number of pages (`batch`), how many `failed`,
-    whether an article was `fresh` (new and wanted), `known`, or in the period (`young`), and `seen`, a digest of the
-    articles of each page; `before` are the digests of the previous batch. `again`: the page failed with all of its
-    batch and ended the series; if a retry succeeds, the series continues from it.
+    the series: `listed` articles, whether it `had_articles` at all, `had_wanted` ones, whether a page was `read`, or
+    `lost` by an error, and `missing`: the pages that did not exist since the last one that did. `newest_article` is
+    the one behind which everything was read if the series ends well, empty if an earlier run has marked it;
+    `reached_read`: an article appeared that an earlier run has marked so. Of the batch: the number of pages (`batch`),
+    how many `failed`, whether an article was `fresh` (new and wanted), `known`, or not older than the period
+    (`not_older`), and `seen`, a digest of the articles of each page; `before` are the digests of the previous batch.
+    `again`: the page failed with all of its batch and ended the series; if a retry succeeds, the series continues.
     """
 
     newest: dt.date
@@ -159,14 +161,18 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pages: int = 0
     articles: int = 0
     listed: int = 0
-    ever: bool = False
+    had_articles: bool = False
+    had_wanted: bool = False
     read: bool = False
+    lost: bool = False
+    newest_article: str | None = None
+    reached_read: bool = False
     missing: tuple[str, ...] = ()
     batch: int = 0
     failed: int = 0
     fresh: bool = False
     known: bool = False
-    young: bool = False
+    not_older: bool = False
     seen: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
     again: bool = False
@@ -186,29 +192,43 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def covers(self, day: str | None) -> bool:
         """Whether an article of this day belongs to the period; one without a day does."""
-        if day is None or not self.has_period:
-            return True
-        first, last = self.since or dt.date.min, self.until or dt.date.max
-        return first.isoformat() <= day <= last.isoformat()
+        return is_in_period(day, self.since, self.until)
 
-    def is_young(self, day: str | None) -> bool:
+    def is_not_older(self, day: str | None) -> bool:
         """Whether an article of this day is not older than the period."""
         return day is None or self.since is None or day >= self.since.isoformat()
 
     def after_page(
-        self, urls: Sequence[str], *, taken: int, fresh: bool, known: bool = False, young: bool = True
+        self,
+        urls: Sequence[str],
+        *,
+        taken: int,
+        fresh: bool,
+        known: bool = False,
+        wanted: bool = True,
+        not_older: bool = True,
+        marked: Collection[str] = (),
     ) -> Paging:
-        """The progress after a page with these articles, of which `taken` were enqueued."""
+        """The progress after a page with these articles, of which `taken` were enqueued.
+
+        `marked`: those behind which an earlier run has read everything.
+        """
+        newest = self.newest_article
+        if newest is None and urls:
+            newest = "" if urls[-1] in marked else urls[-1]  # the last one: sites pin articles to the top
         return msgspec.structs.replace(
             self._advance(),
             articles=self.articles + taken,
             listed=self.listed + len(urls),
-            ever=self.ever or bool(urls),
+            had_articles=self.had_articles or bool(urls),
+            had_wanted=self.had_wanted or wanted,
             read=True,
+            newest_article=newest,
+            reached_read=self.reached_read or bool(marked),
             missing=() if urls else self.missing,
             fresh=self.fresh or fresh,
             known=self.known or known,
-            young=self.young or young,
+            not_older=self.not_older or not_older,
             seen=(*self.seen, _digest(urls)) if urls else self.seen,
         )
 
@@ -219,13 +239,16 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def after_failure(self, missing: str | None) -> Paging:
         """The progress after a page that failed; `missing` is its URL if it does not exist."""
         pages = self.missing if missing is None else (*self.missing, missing)
-        return msgspec.structs.replace(self._advance(), failed=self.failed + 1, missing=pages)
+        return msgspec.structs.replace(
+            self._advance(), failed=self.failed + 1, missing=pages, lost=self.lost or missing is None
+        )
 
     def end_reason(self, batch_size: int, *, by_days: bool) -> str | None:
         """Why the series ends here, None if it does not. Decided only at the end of a batch.
 
         `by_days`: an archive, which has days without articles and ends with its first day. Excluded and filtered
-        articles are neither new nor known.
+        articles are neither new nor known. Known articles end it only behind one that an earlier run has marked: a run
+        that ended early may have left out what follows.
         """
         if self.batch < batch_size:
             return None
@@ -235,9 +258,10 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return None if by_days else "a batch had no article"
         if not by_days and set(self.seen) <= set(self.before):
             return "a batch was the same as the one before"
-        if not self.young and not by_days:
+        if not self.not_older and not by_days:
             return f"all articles of a batch are older than {self.since}"
-        return "all articles of a batch are known" if self.known and not self.fresh and not self.has_period else None
+        only_known = self.known and not self.fresh and not self.has_period
+        return "all articles of a batch are known" if only_known and self.reached_read else None
 
     def batch_failed(self, batch_size: int) -> bool:
         return self.batch >= batch_size and self.failed == self.batch
@@ -246,7 +270,7 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.batch < batch_size:
             return self
         return msgspec.structs.replace(
-            self, batch=0, failed=0, fresh=False, known=False, young=False, seen=(), before=self.seen or self.before
+            self, batch=0, failed=0, fresh=False, known=False, not_older=False, seen=(), before=self.seen or self.before
         )
 
     def next_part(self) -> Paging:
@@ -264,6 +288,17 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.structs.replace(
             self, index=self.index + 1, pages=self.pages + 1, batch=self.batch + 1, again=False
         )
+
+
+def is_in_period(day: str | None, since: dt.date | None, until: dt.date | None) -> bool:
+    """Whether a day, as YYYY-MM-DD, belongs to a period; an unknown one does."""
+    first, last = since or dt.date.min, until or dt.date.max
+    return day is None or first.isoformat() <= day <= last.isoformat()
+
+
+def end_key(template: str, url: str) -> str:
+    """The key of the item that marks an article behind which everything was read."""
+    return f"end {_digest([template, url])}"
 
 
 def _digest(urls: Sequence[str]) -> str:
