@@ -14,7 +14,7 @@ from shoal.errors import Skipped
 from shoal.fetch.page import Page
 from shoal.recipes.newspapers.dates import read_day
 from shoal.recipes.newspapers.kind import NewspaperContext
-from shoal.recipes.newspapers.selectors import link, text, text_in, texts
+from shoal.recipes.newspapers.selectors import class_reading, link, text, text_in, texts
 from tests.support.newspapers import SELECTORS, story, write_paper
 
 NOW = dt.datetime(2024, 6, 5, 1, 30, tzinfo=dt.UTC)
@@ -75,6 +75,23 @@ def test_selectors_fall_back_to_the_next_that_finds_something() -> None:
     assert link(page, "a::attr(href)") == "/a"
     assert texts(page, ("ol li", "ul li")) == ["x", "y"]
     assert text(page, ()) is None
+
+
+def test_each_selector_of_a_group_has_its_own_pseudo_element() -> None:
+    page = Selector(
+        text="<p>One, <b>two</b></p><ul><li>three</ul><time datetime='2024-06-05'></time><a href=/a title='y,z'>x</a>"
+    )
+    assert texts(page, "li::text, p::text") == ["One, two", "three"], "in the order of the page"
+    assert texts(page, "a::attr(href), time::attr(datetime)") == ["2024-06-05", "/a"]
+    assert text(page, "h1, a[title='y,z']::attr(title)") == "y,z"
+    assert link(page, "i a, li, a") == "/a"
+    assert class_reading(".card wide::text, a.b lead") == ".card.wide::text, a.b.lead"
+
+
+@pytest.mark.parametrize("selector", [".content *::text", ".content div, .content p", ".content, .content b::text"])
+def test_elements_in_each_other_give_their_text_once(selector: str) -> None:
+    page = Selector(text="<div class=content><div><p>Hello <b>brave</b> world</p></div></div>")
+    assert texts(page, selector) == ["Hello brave world"]
 
 
 def test_the_text_of_an_element_is_its_visible_text() -> None:

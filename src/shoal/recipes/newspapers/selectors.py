@@ -57,10 +57,13 @@ def class_reading(selector: str) -> str | None:
     def as_class(found: re.Match[str]) -> str:
         return found[0] if found[2].lower() in _ELEMENTS else f".{found[2]}"
 
-    pseudo = _PSEUDO.search(selector)
-    plain = selector[: pseudo.start()] if pseudo else selector
-    read = _BARE_NAME.sub(as_class, plain)
-    return None if read == plain else read + (pseudo[0] if pseudo else "")
+    def read_part(part: str) -> str:
+        pseudo = _PSEUDO.search(part)
+        return _BARE_NAME.sub(as_class, part[: pseudo.start()] if pseudo else part) + (pseudo[0] if pseudo else "")
+
+    parts = _parts(selector)
+    read = [read_part(part) for part in parts]
+    return None if read == parts else ", ".join(read)
 
 
 def elements(scope: Selector, selectors: OneOrMore) -> list[Selector]:
@@ -85,7 +88,11 @@ def text(scope: Selector, selectors: OneOrMore) -> str | None:
 
 def link(scope: Selector, selectors: OneOrMore) -> str | None:
     """The first URL; of an element without ::text or ::attr its href."""
-    return text(scope, tuple(each if _PSEUDO.search(each) else f"{each}::attr(href)" for each in as_tuple(selectors)))
+    parts = [
+        [part if _PSEUDO.search(part) else f"{part}::attr(href)" for part in _parts(each)]
+        for each in as_tuple(selectors)
+    ]
+    return text(scope, tuple(", ".join(each) for each in parts))
 
 
 def text_in(root: Any) -> str:
@@ -102,16 +109,50 @@ def _readings(selectors: OneOrMore) -> Iterator[str]:
             yield read
 
 
+def _parts(selector: str) -> list[str]:
+    """The selectors of a group: split at the commas that are neither in brackets nor in quotes."""
+    parts, depth, quote = [""], 0, ""
+    for letter in selector:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        elif letter in "[(":
+            depth += 1
+        elif letter in "])":
+            depth -= 1
+        if letter == "," and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
 def _values(scope: Selector, selector: str) -> list[str]:
-    pseudo = _PSEUDO.search(selector)
-    if pseudo is not None and pseudo[1] != "text":
-        plain = selector[: pseudo.start()].strip()
-        found = _matches(scope, plain) if plain else [scope]
-        name = pseudo[1].removeprefix("attr(").removesuffix(")").strip()
-        return [value for match in found if (value := match.root.get(name)) is not None]
-    # `::text` is the text of the element with all that is in it, not only of its own text nodes.
-    plain = _TEXT.sub("", selector).strip() if pseudo else selector
-    return [text_in(match.root) for match in (_matches(scope, plain) if plain else [scope])]
+    """The values that a group of selectors finds, in the order of the page."""
+    found: list[tuple[Any, str]] = []
+    whole: dict[Any, None] = {}
+    parts = _parts(selector)
+    for part in parts:
+        pseudo = _PSEUDO.search(part)
+        if pseudo is not None and pseudo[1] != "text":
+            name = pseudo[1].removeprefix("attr(").removesuffix(")").strip()
+            roots = _roots(scope, part[: pseudo.start()].strip())
+            found += [(root, value) for root in roots if (value := root.get(name)) is not None]
+        else:
+            # `::text` is the text of the element with all that is in it, not only of its own text nodes.
+            whole |= dict.fromkeys(_roots(scope, _TEXT.sub("", part).strip() if pseudo else part))
+    # Of elements in each other the outer one has the text of all.
+    found += [(root, text_in(root)) for root in whole if whole.keys().isdisjoint(root.iterancestors())]
+    if len(parts) > 1:
+        position = {root: number for number, root in enumerate(scope.root.iter())}
+        found.sort(key=lambda each: position[each[0]])
+    return [value for _, value in found]
+
+
+def _roots(scope: Selector, plain: str) -> list[Any]:
+    """The elements of lxml that a selector without ::text or ::attr finds; the scope itself for an empty one."""
+    return [match.root for match in _matches(scope, plain)] if plain else [scope.root]
 
 
 def _matches(scope: Selector, selector: str) -> list[Selector]:
