@@ -54,6 +54,7 @@ def test_cleaning_functions_by_bare_name(tmp_path: Path, place: str) -> None:
         ("return 7", "title", "cleaning.title: own returned int; it must return a text"),
         ("return 'a, b'", "tags", "cleaning.tags: own returned str; it must return a list of texts"),
         ("return [1]", "tags", "it must return a list of texts"),
+        ("pass", "url", "cleaning.url: own returned NoneType; it must return a text"),
         ("return value['x']", "body", "cleaning.body: own failed with TypeError"),
     ],
 )
@@ -63,6 +64,32 @@ def test_the_result_of_a_cleaning_function_is_checked(tmp_path: Path, code: str,
     with pytest.raises(Permanent, match="cleaning") as ended:
         cleaner.clean(field, ["a"] if field == "tags" else "text")
     assert words in str(ended.value)
+
+
+@pytest.mark.parametrize("code", ["pass", "return record['title']", "return 1"])
+def test_a_filter_that_answers_neither_true_nor_false_is_an_error(tmp_path: Path, code: str) -> None:
+    (tmp_path / "cleaning.py").write_text(f"def own(record):\n    {code}\n")
+    paper = context(tmp_path, cleaning={"record_filter": "own"})
+    assert paper.reader.listing(Page.of(f"{URL}/news/1", cards([1, 2]))).left_out == 0
+    with pytest.raises(Permanent, match="it must return True or False"):
+        paper.reader.article(Page.of(f"{URL}/story/1", story(1)), f"{URL}/story/1", {})
+
+
+@pytest.mark.parametrize("code", ["from other import own", "def cut(body): ...\nown = cut", "import other as own"])
+def test_bare_names_are_found_however_they_are_defined(tmp_path: Path, code: str) -> None:
+    (tmp_path / "other.py").write_text("def own(body):\n    return 'Mine'\n")
+    (tmp_path / "cleaning.py").write_text(f"{code}\n")
+    if code.startswith("import"):
+        with pytest.raises(InvalidScraper, match="own is no function"):
+            context(tmp_path, cleaning={"body": "own"})
+    else:
+        assert context(tmp_path, cleaning={"body": "own"}).cleaner
+
+
+def test_a_bare_name_is_not_the_beginning_of_another(tmp_path: Path) -> None:
+    (tmp_path / "cleaning.py").write_text("def one_line_of_ours(text):\n    return 'wrong'\n\n# def plain_text\n")
+    cleaner = context(tmp_path, cleaning={"title": "one_line", "body": "plain_text"}).cleaner
+    assert (cleaner.clean("title", "a\nb"), cleaner.clean("body", "<b>a</b>")) == ("a b", "a")
 
 
 def test_a_date_may_be_a_date(tmp_path: Path) -> None:

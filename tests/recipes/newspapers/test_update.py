@@ -92,6 +92,14 @@ def test_only_what_lies_before_the_end_of_an_earlier_run_is_read_on(project: Pro
     assert site.listed() == [f"/news/{n}" for n in range(1, 13)]
 
 
+def test_a_listing_whose_articles_are_all_left_out_is_warned_of(project: Project) -> None:
+    with ChangingSite(paged(3)) as site:
+        paper = write_paper(project.folder, site.url, {**PAGES, "exclude": "/story/"})
+        assert 'why="check listing.exclude, cleaning.url' in project.shoal("run", paper).stderr
+        tried = project.shoal("try", paper, f"{site.url}/news/1")
+    assert "every article of the page is left out" in tried.stderr + tried.stdout
+
+
 def test_a_filter_that_sees_fields_of_the_api_runs_before_the_article_is_fetched(project: Project) -> None:
     (project.folder / "configs").mkdir()
     (project.folder / "configs/cleaning.py").write_text(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import datetime as dt
 import difflib
 import html
@@ -141,10 +142,16 @@ class FieldCleaner:
         return day.isoformat() if day else None
 
     def keeps(self, record: Mapping[str, Any]) -> bool:
-        """Whether all filters accept the record."""
-        return all(
-            _call("record_filter", name, function, record) for name, function in self._functions["record_filter"]
-        )
+        """Whether all filters accept the record. Raises Permanent for one that fails or returns no bool."""
+        for name, function in self._functions["record_filter"]:
+            kept = _call("record_filter", name, function, record)
+            if not isinstance(kept, bool):
+                raise Permanent(
+                    f"cleaning.record_filter: {name} returned {type(kept).__name__}; it must return True or False"
+                )
+            if not kept:
+                return False
+        return True
 
     def may_keep(self, known: Mapping[str, Any]) -> bool:
         """Whether no filter refuses a record with these fields, whatever the others will be."""
@@ -154,7 +161,7 @@ class FieldCleaner:
                 kept = function(record)
             except (_NotKnownYet, Exception):  # it is called again with the whole record, and reported then
                 continue
-            if not kept and not record.incomplete:
+            if kept is False and not record.incomplete:
                 return False
         return True
 
@@ -162,7 +169,7 @@ class FieldCleaner:
         if ":" in name:
             return self._load(header, field, name, name)
         for folder in _folders(header):
-            if (folder / OWN_FILE).is_file() and f"def {name}" in (folder / OWN_FILE).read_text(errors="replace"):
+            if (folder / OWN_FILE).is_file() and _has_name(folder / OWN_FILE, name):
                 return self._load(header, field, f"{folder.absolute() / OWN_FILE}:{name}", name)
         return self._find_named(header, field, name)
 
@@ -199,6 +206,25 @@ def _folders(header: YamlHeader) -> list[Path]:
     return list(dict.fromkeys([own, *above, top]))
 
 
+def _has_name(file: Path, name: str) -> bool:
+    """Whether a Python file defines or imports this name. One that is not valid does: its error is reported then."""
+    try:
+        statements = ast.parse(file.read_bytes()).body
+    except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):
+        return True
+    found: set[str | None] = set()
+    for statement in statements:
+        match statement:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                found.add(statement.name)
+            case ast.Import() | ast.ImportFrom():
+                found |= {alias.asname or alias.name for alias in statement.names}
+            case ast.Assign() | ast.AnnAssign():
+                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+                found |= {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+    return name in found
+
+
 def _call(field: str, name: str, function: Function, value: Any) -> Any:
     try:
         return function(value)
@@ -214,7 +240,7 @@ def _checked(field: str, name: str, value: Any) -> Any:
         return value.isoformat()[:10]
     if field == "tags" and isinstance(value, list | tuple) and all(isinstance(tag, str) for tag in value):
         return list(value)
-    if value is None or (isinstance(value, str) and field != "tags"):
+    if (value is None and field != "url") or (isinstance(value, str) and field != "tags"):
         return value
     wanted = "a list of texts" if field == "tags" else "a text"
     raise Permanent(f"cleaning.{field}: {name} returned {type(value).__name__}; it must return {wanted}")
