@@ -83,7 +83,7 @@ def test_bare_names_are_found_however_they_are_defined(tmp_path: Path, code: str
         with pytest.raises(InvalidScraper, match="own is no function"):
             context(tmp_path, cleaning={"body": "own"})
     else:
-        assert context(tmp_path, cleaning={"body": "own"}).cleaner
+        assert context(tmp_path, cleaning={"body": "own"}).cleaner.files
 
 
 def test_a_bare_name_is_not_the_beginning_of_another(tmp_path: Path) -> None:

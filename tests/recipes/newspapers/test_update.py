@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from shoal.recipes.newspapers import files
+from shoal.storage.targets import Target, open_target
 from tests.support.newspapers import SELECTORS, ChangingSite, cards, paged, story, write_paper
 from tests.support.project import Command, Project
 
@@ -163,6 +168,50 @@ def check_first_files(project: Project, done: Command) -> None:
     assert [(row["url"][-1], "404" in row["error"]) for row in news(folder, failed.name)] == [("3", True)]
     facts = json.loads((folder / "metadata.json").read_text())
     assert (facts["new_articles"], facts["failed_articles"]) == (3, 1)
+
+
+def test_a_listing_page_that_succeeds_later_is_no_failure_of_the_day(project: Project) -> None:
+    with ChangingSite(paged(3), {"/news/2": 503}) as site:
+        paper = write_paper(project.folder, site.url, PAGES, retries=0)
+        project.shoal("run", paper, "-o", "out/", "--set", "max_dead=50%")
+        folder = project.folder / "out/fiji/times"
+        (failed,) = folder.glob("failed_urls_*.csv")
+        assert [row["url"][-1] for row in news(folder, failed.name)] == ["2"]
+        site.errors = {}
+        project.shoal("run", paper, "-o", "out/")
+    assert not list(folder.glob("failed_*"))
+    assert sorted(row["url"][-1] for row in news(folder)) == ["1", "2", "3", "4", "5", "6"]
+
+
+def test_from_scratch_replaces_what_the_files_have(project: Project) -> None:
+    with ChangingSite(paged(2)) as site:
+        paper = write_paper(project.folder, site.url, PAGES)
+        project.shoal("run", paper, "-o", "out/")
+        site.pages["/story/2"] = story(2, body="<p>Corrected.</p>")
+        del site.pages["/news/2"]
+        project.shoal("run", paper, "-o", "out/", "--from-scratch")
+    rows = {row["url"][-1]: row["body"] for row in news(project.folder / "out/fiji/times")}
+    assert sorted(rows) == ["1", "2", "3", "4"], "each once, also those that are no longer listed"
+    assert rows["2"] == "Corrected."
+
+
+async def test_a_file_is_written_once_for_all_pages_of_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, opened = tmp_path / "news.csv", list[str]()
+
+    async def pages() -> AsyncIterator[list[files.Row]]:
+        for number in range(5):
+            yield [{"url": f"/{number}", "body": "x", f"further_{number}": number}]
+
+    def counted(path: str) -> Target:
+        opened.append(path)
+        return open_target(path)
+
+    monkeypatch.setattr(files, "open_target", counted)
+    assert await files._add_rows(file, ("url", "body"), pages, replace=False) == 5
+    assert await files._add_rows(file, ("url", "body"), pages, replace=False) == 0
+    assert opened == [str(file)]
+    assert [row["url"] for row in news(tmp_path)] == [f"/{number}" for number in range(5)]
+    assert news(tmp_path)[4]["further_4"] == "4"
 
 
 def archive(**more: Any) -> dict[str, Any]:

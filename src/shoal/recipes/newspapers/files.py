@@ -1,6 +1,7 @@
 """The files of a newspaper: `urls.csv`, `news.csv`, `failed_urls_DAY.csv`, `failed_news_DAY.csv`, `metadata.json`.
 
-A run adds to `urls.csv` and `news.csv` what they do not have; each file is replaced as a whole or not at all.
+A run adds to `urls.csv` and `news.csv` what they do not have; one from scratch replaces the rows that it read again.
+Each file is replaced as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import asyncio
 import csv
 import io
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,35 +21,36 @@ from shoal.model.item import ItemState
 from shoal.model.run import Run
 from shoal.model.views import ItemFilter, ItemView
 from shoal.recipes.newspapers.known import MAX_FIELD_BYTES, newspaper_folder
-from shoal.storage.targets import open_target
+from shoal.storage.targets import Target, open_target
 
 PAGE = 1_000
 URL_COLUMNS = ("url", "title", "date")
 NEWS_COLUMNS = ("url", "title", "date", "body", "tags", "source", "country")
 FAILED_COLUMNS = ("url", "title", "date", "error")
+SETTLED = (ItemState.DONE, ItemState.SKIPPED)
 Row = Mapping[str, Any]
 
 
 class NewspaperFiles:
-    """Writes the files of one newspaper."""
+    """Writes the files of one newspaper. `from_scratch`: whether the run has read known articles again."""
 
-    def __init__(self, header: YamlHeader) -> None:
+    def __init__(self, header: YamlHeader, from_scratch: Callable[[], bool]) -> None:
         self._header = header
+        self._from_scratch = from_scratch
 
     async def write(self, ledger: Ledger, run: Run, data: Path) -> tuple[Path, int]:
         """Add what a run stored to the files below `data`. Returns their folder and the number of new articles."""
         folder = newspaper_folder(self._header, str(data))
         await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-        listed = [row async for row in _listed(ledger, run)]
-        await asyncio.to_thread(add_rows, folder / "urls.csv", URL_COLUMNS, listed)
-        added = 0
-        async for rows in result_pages(ledger, run.id, stage="article"):
-            records = [decode_record(row) for row in rows]
-            added += await asyncio.to_thread(add_rows, folder / "news.csv", NEWS_COLUMNS, records)
+        replace = self._from_scratch()
+        await _add_rows(folder / "urls.csv", URL_COLUMNS, lambda: _listed(ledger, run), replace=replace)
+        added = await _add_rows(folder / "news.csv", NEWS_COLUMNS, lambda: _records(ledger, run), replace=replace)
         failed = {stage: [row async for row in _failed(ledger, run, stage)] for stage in ("listing", "article")}
         for name, stage in (("failed_urls", "listing"), ("failed_news", "article")):
             file = folder / f"{name}_{run.created_at:%Y%m%d}.csv"
-            await asyncio.to_thread(_replace_rows, file, FAILED_COLUMNS, failed[stage], {row["url"] for row in listed})
+            if failed[stage] or file.exists():
+                settled = {item.url async for item in _items(ledger, run, ItemFilter(stage=stage, states=SETTLED))}
+                await asyncio.to_thread(_replace_rows, file, FAILED_COLUMNS, failed[stage], settled)
         facts = {
             "country": self._header.country,
             "newspaper": self._header.name,
@@ -63,21 +65,31 @@ class NewspaperFiles:
         return folder, added
 
 
-async def _items(ledger: Ledger, run: Run, which: ItemFilter) -> AsyncIterator[ItemView]:
+async def _item_pages(ledger: Ledger, run: Run, which: ItemFilter) -> AsyncIterator[Sequence[ItemView]]:
     cursor = None
     while True:
         page = await ledger.reads.items(run.id, which, cursor=cursor, limit=PAGE)
-        for item in page.rows:
-            yield item
+        yield page.rows
         cursor = page.cursor
         if cursor is None:
             return
 
 
-async def _listed(ledger: Ledger, run: Run) -> AsyncIterator[Row]:
-    async for item in _items(ledger, run, ItemFilter(stage="article")):
-        given = item.payload or {}
-        yield {"url": item.url, "title": given.get("title"), "date": given.get("date")}
+async def _items(ledger: Ledger, run: Run, which: ItemFilter) -> AsyncIterator[ItemView]:
+    async for items in _item_pages(ledger, run, which):
+        for item in items:
+            yield item
+
+
+async def _listed(ledger: Ledger, run: Run) -> AsyncIterator[list[Row]]:
+    async for items in _item_pages(ledger, run, ItemFilter(stage="article")):
+        given = [(item.url, item.payload or {}) for item in items]
+        yield [{"url": url, "title": payload.get("title"), "date": payload.get("date")} for url, payload in given]
+
+
+async def _records(ledger: Ledger, run: Run) -> AsyncIterator[list[Row]]:
+    async for rows in result_pages(ledger, run.id, stage="article"):
+        yield [decode_record(row) for row in rows]
 
 
 async def _failed(ledger: Ledger, run: Run, stage: str) -> AsyncIterator[Row]:
@@ -86,16 +98,34 @@ async def _failed(ledger: Ledger, run: Run, stage: str) -> AsyncIterator[Row]:
         yield {"url": item.url, "title": given.get("title"), "date": given.get("date"), "error": item.error}
 
 
-def add_rows(file: Path, columns: Sequence[str], rows: Sequence[Row]) -> int:
-    """Add rows whose URL the file does not have, further fields as further columns. Returns how many were new."""
-    old_columns, urls = _read_urls(file)
-    new = {row["url"]: row for row in rows if row["url"] not in urls}
-    if not new and old_columns:
+async def _add_rows(
+    file: Path, columns: Sequence[str], pages: Callable[[], AsyncIterator[list[Row]]], *, replace: bool
+) -> int:
+    """Add rows whose URL the file does not have, further fields as further columns. Returns how many were new.
+
+    With `replace` the rows that it has are replaced. The pages are read twice, so that memory holds the URLs only.
+    """
+    old_columns, known = await asyncio.to_thread(_read_urls, file)
+    header, urls = dict.fromkeys((*old_columns, *columns)), set[str]()
+    async for rows in pages():
+        header |= dict.fromkeys(name for row in rows for name in row)
+        urls |= {row["url"] for row in rows}
+    if old_columns and not (urls if replace else urls - known):
         return 0
-    further = dict.fromkeys(name for row in new.values() for name in row)
-    header = list(dict.fromkeys((*old_columns, *columns, *further)))
-    _replace(file, _lines(header, file, new.values()))
-    return len(new)
+    written = set[str]() if replace else set(known)
+    old = (row for row in _read_rows(file) if not replace or row["url"] not in urls)
+    target = open_target(str(file))
+    try:
+        await asyncio.to_thread(_write, target, _csv_lines(list(header), old))
+        async for rows in pages():
+            new = {row["url"]: row for row in rows if row["url"] not in written}
+            written |= new.keys()
+            await asyncio.to_thread(_write, target, _csv_lines(list(header), new.values(), with_header=False))
+        await asyncio.to_thread(target.commit)
+    except BaseException:
+        target.discard()
+        raise
+    return len(urls - known)
 
 
 def _replace_rows(file: Path, columns: Sequence[str], rows: Sequence[Row], settled: set[Any]) -> None:
@@ -124,12 +154,6 @@ def _read_rows(file: Path) -> Iterator[dict[str, str]]:
             yield from csv.DictReader(lines)
 
 
-def _lines(header: Sequence[str], old: Path, new: Iterable[Row]) -> Iterator[str]:
-    """The file with further rows, in constant memory."""
-    yield from _csv_lines(header, _read_rows(old))
-    yield from _csv_lines(header, new, with_header=False)
-
-
 def _csv_lines(columns: Sequence[str], rows: Iterable[Row], *, with_header: bool = True) -> Iterator[str]:
     out = io.StringIO(newline="")
     writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
@@ -153,9 +177,13 @@ def _cell(value: Any) -> Any:
 def _replace(file: Path, texts: Iterable[str]) -> None:
     target = open_target(str(file))
     try:
-        for text in texts:
-            target.write(text.encode())
+        _write(target, texts)
         target.commit()
     except BaseException:
         target.discard()
         raise
+
+
+def _write(target: Target, texts: Iterable[str]) -> None:
+    for text in texts:
+        target.write(text.encode())

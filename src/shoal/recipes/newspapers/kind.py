@@ -177,7 +177,7 @@ def newspaper(header: YamlHeader) -> Scraper:
             yield _page_item(first, context, paging)
 
     scraper.start(start)
-    scraper.write_folder = NewspaperFiles(header).write
+    scraper.write_folder = NewspaperFiles(header, lambda: scraper.from_scratch).write
     return scraper
 
 
