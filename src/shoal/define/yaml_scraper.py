@@ -151,9 +151,9 @@ def read_yaml_header(path: Path, folder: Path = Path(), *, ignore: Collection[st
     file = read_yaml(path)
     given: dict[str, Any] = {"name": path.stem, "country": path.absolute().parent.name}
     for key, kind in HEADER_KEYS.items():
-        if key not in file.values or key in ignore:
+        value = file.values.get(key)
+        if value is None or key in ignore:  # a key without a value is as if it were not there
             continue
-        value = file.values[key]
         if not kind.accepts(value):
             raise file.error([key], f"{key} is {value!r}; it must be {kind}.")
         given[key] = value.strip() if isinstance(value, str) else value

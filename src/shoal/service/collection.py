@@ -14,12 +14,13 @@ from shoal.config import DeadLimit, Settings
 from shoal.define.load import load_scraper
 from shoal.define.yaml_scraper import is_yaml_file
 from shoal.errors import LedgerNotMigrated, NotFound, ShoalError, UsageError
-from shoal.fleet.collection.member_runner import MemberDefaults, MemberRunner, MemberStatus
+from shoal.fleet.collection.member_runner import MemberDefaults, MemberRunner
 from shoal.fleet.collection.members import CollectionPlan, Member, MemberFilter, discover, plan_members
 from shoal.fleet.collection.scraper import PAGE, Summary, collection_scraper, summarize
 from shoal.fleet.process import EXIT_SECONDS, ProcessLimits, child_environment, give_up_on_signals
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import OPEN_STATES, ItemState
+from shoal.model.outcome import OutcomeClass
 from shoal.model.run import COLLECTION_KEY_PREFIX, COLLECTION_SCRAPER_PREFIX, Run
 from shoal.model.views import Counts, ItemFilter, ItemView
 from shoal.notify.conditions import coverage_rules
@@ -328,14 +329,13 @@ async def _resume_members(
 async def _retry_groups(ledger: Ledger, run: Run, host: Host, by: str) -> int:
     """Queue the failed members of groups again, in their order. Returns how many there are.
 
-    A file that cannot be used fails before its run begins; it would fail again.
+    Those whose file cannot be used are not: they would fail again.
     """
-    failed = {
-        member.member
-        for member in (await summarize(ledger, run)).members
-        if member.group is not None and member.status == MemberStatus.FAILED and member.run_id is not None
-    }
-    ids = tuple(item.id for item in await _items(ledger, run, (ItemState.DEAD,)) if item.key in failed)
+    ids = tuple(
+        item.id
+        for item in await _items(ledger, run, (ItemState.DEAD,))
+        if (item.payload or {}).get("group") is not None and item.outcome != OutcomeClass.PERMANENT
+    )
     retried = await ledger.steering.retry(run.id, ItemFilter(ids=ids), by=by) if ids else 0
     if retried:
         host.notice(f"Groups are tried again: {pluralize(retried, 'member')} failed.")

@@ -79,8 +79,8 @@ def test_twenty_four_newspapers(project: Project) -> None:
     groups = [sum(taken[key] for key in group) + len(group) - 1 for group in (WEEKLY, ISLANDS)]
     longest = max(*(taken[key] for key in SINGLES), *groups)
     assert longest <= wall + 1
-    assert wall <= longest + 4
-    assert wall < 0.8 * sum(taken.values())
+    # Far less than if they had run one after another; on a loaded machine all of these are longer.
+    assert wall <= longest + max(4.0, (sum(taken.values()) - longest) / 2)
     assert project.is_sound()
 
 
@@ -262,6 +262,24 @@ def test_member_retries_repeat_a_failed_member(project: Project) -> None:  # S2.
     members, _ = reports(command)
     assert members["fiji/shaky"]["status"] == "success"
     assert len(list((project.folder / "logs/fiji/shaky").iterdir())) == 2
+
+
+def test_group_retries_include_a_member_whose_process_could_not_start(project: Project) -> None:
+    """But not one whose file is wrong: it would fail again."""
+    set_up(project)
+    with Site() as site:
+        for country in ("fiji", "tonga"):
+            add(project, f"{country}/islands", *slow(site, f"{country}/islands", 0.0))
+        add(project, "samoa/islands", "not a url")
+        folder = project.folder / "logs/fiji/islands"  # there cannot be a log file
+        folder.parent.mkdir(parents=True)
+        folder.write_text("")
+        options = ("--set", "group_retries=1", "--set", "member_pause=0")
+        command = project.shoal("run", "configs/", "--all", "--json", *options, code=1)
+    members, _ = reports(command)
+    assert "its process cannot be started" in members["fiji/islands"]["reason"]
+    assert "Groups are tried again: 1 member failed." in command.stderr
+    assert len(list((project.folder / "logs/samoa/islands").iterdir())) == 1
 
 
 @pytest.mark.parametrize(

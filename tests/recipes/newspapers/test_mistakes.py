@@ -137,6 +137,19 @@ def test_a_mistake_is_reported_in_one_sentence(tmp_path: Path, text: str, line: 
     assert refused.value.exit_code == 2
 
 
+def test_a_key_without_a_value_is_as_if_it_were_not_there(tmp_path: Path) -> None:
+    empty = ("headers", "cleaning", "known", "auth", "user_agent", "language", "group", "timeout", "max_pages")
+    text = GOOD + "".join(f"{key}:\n" for key in empty)
+    text = text.replace("    url: h2 a\n", "    url: h2 a\n    date:\n    title: ''\n")
+    text = text.replace("    body: .text\n", "    body: .text\n    tags: ''\n    date:\n")
+    text = text.replace("/news/{num}\n", "/news/{num}\n  exclude:\n  batch_size:\n  start_url: ''\n")
+    (tmp_path / "paper.yaml").write_text(text)
+    assert load_scraper("paper.yaml", {}, tmp_path).stages
+    (tmp_path / "paper.yaml").write_text(GOOD.replace("body: .text", "body:\n    tags: .tag"))
+    with pytest.raises(InvalidScraper, match=r"line 9: selectors\.article\.body is missing"):
+        load_scraper("paper.yaml", {}, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("listing", "template"),
     [

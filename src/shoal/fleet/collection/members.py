@@ -2,7 +2,7 @@
 
 A member is a YAML file such as `configs/fiji/fijitimes.yaml`, or a Python file that makes a `Scraper`. Its section is
 the folder it lies in, unless the YAML names another. Members with the same file name in several sections form a group;
-a YAML may name another group.
+a YAML may name another group, also for those of its name that name none.
 """
 
 from __future__ import annotations
@@ -254,11 +254,12 @@ def _calls_scraper_class(path: Path) -> bool:
 
 
 def _with_group(member: Member, all_members: Sequence[Member]) -> Member:
-    """With its group: the one it names, or its title if several sections have that."""
+    """With its group: the one it names, else one that a namesake names, else its title if several have it."""
     if member.group is not None:
         return member
-    same_title = sum(other.title == member.title and other.group is None for other in all_members)
-    return msgspec.structs.replace(member, group=member.title) if same_title > 1 else member
+    namesakes = [other for other in all_members if other.title == member.title]
+    named = next((other.group for other in namesakes if other.group is not None), None)
+    return msgspec.structs.replace(member, group=named or member.title) if len(namesakes) > 1 else member
 
 
 def _matches(member: Member, patterns: Sequence[str]) -> bool:

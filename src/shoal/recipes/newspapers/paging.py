@@ -55,7 +55,7 @@ class ListingUrls:
         """The progress of a listing that begins: of an archive with the last of its days that were asked for."""
         newest = today
         if isinstance(self._listing, Archive):
-            newest = min(self._listing.end_date or today, until or dt.date.max)
+            newest = min(today, self._listing.end_date or today, until or today)
         return Paging(newest=newest, since=since, until=until, scratch=scratch)
 
     def page(self, paging: Paging) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import difflib
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -186,6 +187,7 @@ def as_tuple(value: OneOrMore | None) -> tuple[str, ...]:
 
 def read_newspaper(header: YamlHeader) -> Newspaper:
     """The checked settings of the file; no request is made. Raises InvalidScraper."""
+    header = msgspec.structs.replace(header, settings=_without_empty(header.settings))
     paper = convert_settings(_with_stored_fields(header), Newspaper)
     if paper.client == "browser":
         message = "client is browser, but newspapers are fetched without one: over HTTP."
@@ -206,6 +208,15 @@ def read_newspaper(header: YamlHeader) -> Newspaper:
         if not (re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) and value.isascii() and value.isprintable()):
             raise yaml_error(header, ["headers", name], f"headers.{name} cannot be sent as a header.")
     return paper
+
+
+def _without_empty(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the keys that have no value, as if they were not there; the names of headers and of `exclude` stay."""
+    return {
+        key: _without_empty(value) if isinstance(value, dict) and key not in ("headers", "exclude") else value
+        for key, value in settings.items()
+        if value is not None and value != ""
+    }
 
 
 def _check_listing(header: YamlHeader, listing: Listing) -> None:
