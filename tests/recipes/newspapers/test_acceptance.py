@@ -1,6 +1,6 @@
 """The 24 newspapers of the recipe, run as a user runs them; the log of the stand-in is the witness.
 
-Small: those of two countries. Whole (SHOAL_CHAOS=long): all, with all processes at once and with six.
+Small: those of three countries. Whole (SHOAL_CHAOS=long): all, with all processes at once and with six.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from shoal.templates import write_project
 from tests.support import LONG
 from tests.support.project import Project
 
-COUNTRIES = ("fiji", "samoa")
+# With all three types of listing.
+COUNTRIES = ("fiji", "nauru", "samoa")
 GROUPS = ("island_weekly", "ocean_review")
 LATENCY = (0.02, 0.05)
 Site = RunningStandIn[NewspaperSites]
@@ -71,7 +72,8 @@ def check_wall_time(project: Project, members: dict[str, dict[str, Any]], run_id
     groups = [[seconds for key, seconds in taken.items() if key.endswith(f"/{group}")] for group in GROUPS]
     singles = [seconds for key, seconds in taken.items() if not key.endswith(GROUPS)]
     longest = max(*singles, *(sum(group) + len(group) - 1 for group in groups))
-    assert wall <= longest + 4, (wall, longest)
+    # Far less than if they had run one after another; on a loaded machine all of these are longer.
+    assert wall <= longest + max(4.0, (sum(taken.values()) - longest) / 2), (wall, longest, taken)
 
 
 @pytest.mark.parametrize("at_once", [(), ("-j", "6")] if LONG else [()])
