@@ -16,9 +16,9 @@ import pytest
 from shoal.demo.stand_in import RunningStandIn
 from shoal.recipes.newspapers import PROJECT
 from shoal.recipes.newspapers.demo import by_member, group_problems, use_port
-from shoal.recipes.newspapers.newsroom import PAPERS, Paper
+from shoal.recipes.newspapers.expected import expected_records, has_page
+from shoal.recipes.newspapers.papers import PAPERS, Paper
 from shoal.recipes.newspapers.stand_in import NewspaperSites
-from shoal.recipes.newspapers.truth import expected_records, has_page
 from shoal.templates import write_project
 from tests.support import LONG
 from tests.support.project import Project

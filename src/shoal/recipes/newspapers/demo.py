@@ -11,14 +11,14 @@ from typing import Any
 
 from shoal.demo.recipe import DemoStep, RecipeDemo, Testimony
 from shoal.demo.stand_in import RunningStandIn, Visit
-from shoal.recipes.newspapers.newsroom import PAPERS
+from shoal.recipes.newspapers.expected import expected_records
+from shoal.recipes.newspapers.papers import PAPERS
 from shoal.recipes.newspapers.stand_in import NewspaperSites
-from shoal.recipes.newspapers.truth import expected_records
 from shoal.service.client import Fleet
 
 PROJECT_PORT = ":8002"
 LATENCY = (0.02, 0.06)
-# What the clocks of two processes, and the end of one process, may take of the pause.
+# Seconds between two members of a group, by the log of the sites.
 LEAST_PAUSE = 1.0
 _PUBLISH = ("python", "-m", "shoal.recipes.newspapers.stand_in", "--fault", "news", "--running")
 

@@ -14,7 +14,7 @@ from html import escape
 from typing import Any, ClassVar, Self
 
 from shoal.demo.stand_in import JSON, TEXT, RunningStandIn, StandIn, StandInRequest, StandInResponse, main
-from shoal.recipes.newspapers.newsroom import HOSTS, NEWEST, PAGE_SIZE, PAPERS, Paper, Story, make_stories, published
+from shoal.recipes.newspapers.papers import HOSTS, NEWEST, PAGE_SIZE, PAPERS, Paper, Story, make_stories, published
 
 _FRENCH_MONTHS = (
     *("janvier", "février", "mars", "avril", "mai", "juin", "juillet"),

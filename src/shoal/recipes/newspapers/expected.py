@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.recipes.newspapers.newsroom import PAPERS, Paper, Story
+from shoal.recipes.newspapers.papers import PAPERS, Paper, Story
 from shoal.recipes.newspapers.stand_in import NewspaperSites, archive_begin
 
 BY_KEY = {paper.key: paper for paper in PAPERS}
