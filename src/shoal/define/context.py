@@ -119,6 +119,7 @@ class Item:
 
 
 FindFinished = Callable[[str, Sequence[bytes]], Awaitable[Collection[bytes]]]
+FindFailed = Callable[[str], Awaitable[Sequence[Item]]]
 ReadNote = Callable[[str], Awaitable[dict[str, Any] | None]]
 
 
@@ -128,11 +129,16 @@ class EarlierRuns:
     In a test, make one: `EarlierRuns({"article": ["https://paper.example/1"]})`.
     """
 
-    __slots__ = ("_find",)
+    __slots__ = ("_find", "_find_failed")
 
-    def __init__(self, finished: Mapping[str, Collection[str]] | FindFinished | None = None) -> None:
+    def __init__(
+        self,
+        finished: Mapping[str, Collection[str]] | FindFinished | None = None,
+        failed: FindFailed | None = None,
+    ) -> None:
         """`finished`: keys and URLs by stage, or a function that finds hashes of keys in a ledger."""
         self._find = finished if callable(finished) else _find_among(finished or {})
+        self._find_failed = failed
 
     async def finished(self, stage: str, keys: Iterable[str]) -> set[str]:
         """Those of the keys or URLs whose items of this stage are done or skipped in another run.
@@ -142,6 +148,10 @@ class EarlierRuns:
         hashes = {key: key_hash(_item_key(key)) for key in keys}
         found = set(await self._find(stage, list(dict.fromkeys(hashes.values())))) if hashes else set()
         return {key for key, hash_ in hashes.items() if hash_ in found}
+
+    async def failed(self, stage: str) -> Sequence[Item]:
+        """The items of this stage that died in the run before this one, without those whose error is permanent."""
+        return await self._find_failed(stage) if self._find_failed is not None else ()
 
 
 def _find_among(finished: Mapping[str, Collection[str]]) -> FindFinished:

@@ -356,7 +356,12 @@ class Attempt:
             yield EarlierRuns()
             return
         run_id = self.claimed.run_id
-        yield EarlierRuns(lambda stage, hashes: registration.find_finished(run_id, stage, hashes))
+
+        async def failed(stage: str) -> list[Item]:
+            views = await registration.find_failed(run_id, stage)
+            return [Item(view.url, key=view.key, payload=view.payload, stage=stage) for view in views]
+
+        yield EarlierRuns(lambda stage, hashes: registration.find_finished(run_id, stage, hashes), failed)
 
     @asynccontextmanager
     async def open_notes(self) -> AsyncIterator[Notes]:

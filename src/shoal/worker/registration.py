@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from shoal.errors import LedgerError, LedgerFull, NotFound, UsageError, WorkerLost
 from shoal.ledger.protocols import OWN_NOTE, Ledger
-from shoal.model.item import ClaimedItem, Lease
+from shoal.model.item import ClaimedItem, ItemState, Lease
 from shoal.model.log import Log
 from shoal.model.outcome import (
     AttemptDecision,
@@ -27,7 +27,7 @@ from shoal.model.outcome import (
     clean_error,
 )
 from shoal.model.run import RunState
-from shoal.model.views import CommitReport, ItemFilter, UpkeepReport
+from shoal.model.views import CommitReport, ItemFilter, ItemView, UpkeepReport
 from shoal.model.worker import Scope, WorkerSpec, new_worker_id
 from shoal.worker.metrics import WorkerMetrics
 from shoal.worker.state import WorkerIdentity, WorkerOptions
@@ -36,6 +36,7 @@ T = TypeVar("T")
 OpenLedger = Callable[[], Awaitable[Ledger]]
 MAINTENANCE_SECONDS = 1.0
 FULL_RETRY_SECONDS = 2.0
+FAILED_PAGE = 1_000
 
 
 class RetryWhenFull:
@@ -221,6 +222,21 @@ class Registration:
     async def find_finished(self, run_id: str, stage: str, hashes: Sequence[bytes]) -> set[bytes]:
         """The keys that other runs of the scraper have finished, see `Reads.finished_elsewhere`."""
         return await self._ledger.reads.finished_elsewhere(run_id, stage, hashes)
+
+    async def find_failed(self, run_id: str, stage: str) -> list[ItemView]:
+        """The dead items of the scraper's run before this one, without those with permanent errors."""
+        run = await self._ledger.runs.get(run_id)
+        newest = (await self._ledger.runs.list(scraper=run.scraper)).rows
+        last = next((other for other in newest if other.no < run.no), None)
+        found: list[ItemView] = []
+        cursor, dead = None, ItemFilter(stage=stage, states=(ItemState.DEAD,))
+        while last is not None:
+            page = await self._ledger.reads.items(last.id, dead, cursor=cursor, limit=FAILED_PAGE)
+            found += [item for item in page.rows if item.outcome != OutcomeClass.PERMANENT]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        return found
 
     async def read_note(self, run_id: str, name: str) -> dict[str, Any] | None:
         """A value that an operator's program stored with the run."""

@@ -79,6 +79,24 @@ def test_a_listing_that_was_not_read_to_its_end_is_read_on(project: Project) -> 
     assert site.asked == ["/robots.txt", "/news/1", "/news/2"], "all has been read behind the newest articles"
 
 
+def test_an_article_that_failed_is_tried_again_by_the_next_runs(either: Project) -> None:
+    """Also when its listing page is not read again; a permanent error stays."""
+    with ChangingSite(paged(6), {"/story/9": 503, "/story/11": 410}) as site:
+        paper = write_paper(either.folder, site.url, PAGES, retries=0)
+        either.shoal("run", paper, "--set", "max_dead=2")
+        for _ in range(2):
+            site.asked.clear()
+            either.shoal("run", paper, "--set", "max_dead=1", code=1)  # nothing else was found
+            assert site.stories() == ["9"]
+            assert site.listed() == ["/news/1", "/news/2"]
+        site.errors = {}
+        either.shoal("run", paper)
+        assert [record["url"][-1] for record in either.export()] == ["9"]
+        site.asked.clear()
+        either.shoal("run", paper)
+        assert site.stories() == []
+
+
 def test_only_what_lies_before_the_end_of_an_earlier_run_is_read_on(project: Project) -> None:
     """A gap above it is closed without reading the whole listing again."""
     stories = {f"/story/{n}": story(n) for n in range(1, 41)}

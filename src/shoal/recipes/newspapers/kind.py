@@ -35,6 +35,8 @@ LISTING_PRIORITY = -1
 LISTING_SECONDS = 300.0
 # Articles without a title or a date that a process logs; the summary counts them all.
 SHOWN_INCOMPLETE = 3
+# An article that failed is tried again in so many further runs.
+MAX_FAILED_RUNS = 5
 LEFT_OUT = "check listing.exclude, cleaning.url and cleaning.record_filter"
 NO_CONTAINER = "no element matches selectors.thumbnail.container: check selectors.thumbnail"
 
@@ -208,7 +210,8 @@ async def _read_listing_page(
         fresh = await context.split_known(found, None, earlier)
         _report_page(context, found, fresh, log, warn=True)
         return list(_articles(scraper, context, fresh, None))
-    new: list[NewItem] = []
+    is_first = paging.pages == 0 and not (paging.scratch or paging.has_period)
+    new = [article async for article in _failed_before(context, scraper, earlier)] if is_first else []
     listed: ListingPage | None = None
     try:
         listed = await _fetch_listing_page(context, item, http)
@@ -248,6 +251,16 @@ async def _read_listing_page(
     if following is not None and context.listing_urls.page(following) is not None:
         new.append(_page_item(listing, context, following))
     return new
+
+
+async def _failed_before(context: NewspaperContext, scraper: Scraper, earlier: EarlierRuns) -> AsyncIterator[NewItem]:
+    """The articles that failed in the run before. Their listing pages may not be read again."""
+    await context.known.load()
+    for item in await earlier.failed("article"):
+        times = item.payload.get("failed_before", 0) + 1
+        if item.url is None or context.known.has(item.url) or "period" in item.payload or times > MAX_FAILED_RUNS:
+            continue
+        yield scraper.stages["article"].item(item.url, payload={**item.payload, "failed_before": times})
 
 
 async def _fetch_listing_page(context: NewspaperContext, item: Item, http: Http) -> ListingPage:
