@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import shoal
 from shoal import Page, Scraper
 from shoal.config import Settings
+from shoal.errors import InvalidScraper, UsageError
 from shoal.model.run import RunState
 from shoal.service.begin import pause_abandoned_runs
 from shoal.wiring import ledger_context
@@ -37,3 +39,37 @@ async def test_a_run_that_nobody_serves_is_paused(
         paused = await pause_abandoned_runs(ledger, "another", answers(*abandoned), by="test")
         assert (await ledger.runs.get(run.id)).state is state
         assert [each.id for each in paused] == ([run.id] if state is RunState.PAUSED else [])
+
+
+@pytest.mark.parametrize("failing", [False, True], ids=["gives nothing", "fails"])
+async def test_a_run_without_items_leaves_nothing_behind(sqlite_path: Path, failing: bool) -> None:
+    """Its idempotency key is free, so the same call works once the start has items."""
+    scraper = Scraper("shop", start_remedy="Set PLACES.")
+    places: list[str] = []
+
+    @scraper.stage
+    async def product(page: Page) -> None: ...
+
+    def start_items() -> Iterator[str]:
+        if failing and not places:
+            raise OSError("no list")
+        yield from places
+
+    scraper.start(start_items)
+    async with shoal.connect(str(sqlite_path)) as fleet:
+        with pytest.raises(InvalidScraper if failing else UsageError, match="no list" if failing else "no items"):
+            await fleet.enqueue(scraper, idempotency_key="first")
+        assert (await fleet.runs()).rows == ()
+        places.append("http://127.0.0.1:1/a")
+        assert (await fleet.enqueue(scraper, idempotency_key="first")).enqueued == 1
+
+
+async def test_a_list_is_something_to_start_with(sqlite_path: Path) -> None:
+    scraper = Scraper("shop", start_remedy="Set PLACES.")
+
+    @scraper.stage
+    async def product(page: Page) -> None: ...
+
+    scraper.start([])
+    async with shoal.connect(str(sqlite_path)) as fleet:
+        assert (await fleet.enqueue(scraper, ["http://127.0.0.1:1/b"])).enqueued == 1

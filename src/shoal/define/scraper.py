@@ -53,8 +53,8 @@ class Scraper:
     `robots`: obey robots.txt; left out, the configuration decides (it does by default). `headers` go with every
     request. `cookies`: keep them, per lane. `views`: a folder with `postgres.sql` and `sqlite.sql`, the views that its
     runs create in the ledger's database; a relative path is meant from the scraper's file. `start_remedy`: what to do
-    when a run has no items to start with, where a program of the author's stores them. `retries`, `backoff_factor`,
-    `backoff_cap`, `backoff_jitter`: of its stages that do not say otherwise.
+    when a new run has no items to start with; without it, a run whose sources give none has nothing to do. `retries`,
+    `backoff_factor`, `backoff_cap`, `backoff_jitter`: of its stages that do not say otherwise.
     """
 
     def __init__(

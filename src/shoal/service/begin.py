@@ -150,7 +150,8 @@ async def fill_run(
 
     A run that was sealed before has its start items; only the URLs are new to it. Duplicates are dropped. The URLs come
     first, because they may not be readable a second time, while the scraper's sources are.
-    `progress` says how far it got. Raises UsageError when a new run gets nothing because nothing was valid.
+    `progress` says how far it got. Raises UsageError when a new run gets nothing because nothing was valid, or when it
+    has no items and the scraper says what to do about that (`start_remedy`).
     """
     if urls is not None:
         await ledger.runs.put_note(run.id, LIST_NOTE, {"name": urls.name, "complete": False})
@@ -165,14 +166,20 @@ async def fill_run(
             f"{which} to start from is {valid}: {progress.first_error(urls)}",
             remedy="Correct the items given to start(); nothing was stored.",
         )
+    if scraper.start_remedy and not run.sealed and await _is_empty(ledger, run, progress):
+        raise _nothing_to_start(scraper)
     if seal:
         await ledger.runs.seal(run.id, by=by)
 
 
 async def remove_empty(ledger: Ledger, plan: RunPlan, run: Run, progress: FillProgress, *, by: str) -> None:
-    """Remove a new run that got no items because none was valid."""
-    if plan.run is None and progress.nothing_was_valid:
+    """Remove a new run that got no items, because none was valid or its sources failed. Its idempotency key is free."""
+    if plan.run is None and await _is_empty(ledger, run, progress):
         await ledger.runs.remove(run.id, by=by)
+
+
+async def _is_empty(ledger: Ledger, run: Run, progress: FillProgress) -> bool:
+    return not progress.enqueued and not (await ledger.reads.stats(run.id)).total
 
 
 async def check_start_items(ledger: Ledger, scraper: Scraper, plan: RunPlan, urls: UrlSource | None) -> None:
@@ -248,10 +255,14 @@ def _is_alive(pid: int) -> bool:
 def check_has_sources(scraper: Scraper, urls: object | None) -> None:
     """Raise UsageError if a new run would have nothing to start from."""
     if not scraper.has_sources and urls is None:
-        raise UsageError(
-            f"{scraper.name} has no items to start with.",
-            remedy=scraper.start_remedy or f"Call {scraper.name}.start(...) in its code, or give --urls-file.",
-        )
+        raise _nothing_to_start(scraper)
+
+
+def _nothing_to_start(scraper: Scraper) -> UsageError:
+    return UsageError(
+        f"{scraper.name} has no items to start with.",
+        remedy=scraper.start_remedy or f"Call {scraper.name}.start(...) in its code, or give --urls-file.",
+    )
 
 
 def check_stages(scraper: Scraper, run: Run) -> None:

@@ -240,7 +240,7 @@ async def execute_run(
             try:
                 with metrics_export(request.metrics, worker, scraper.name, host):
                     summary = await _work_while_filling(ledger, scraper, run, request, progress, worker, host)
-            except ShoalError:
+            except UsageError:
                 await remove_empty(ledger, plan, run, progress, by=request.by)
                 raise
             log.info("worker stopped", **summary.log_fields())
@@ -361,7 +361,7 @@ async def fill_and_report(
     progress = FillProgress()
     try:
         await fill_run(ledger, run, scraper, urls, progress, by=by, seal=seal)
-    except ShoalError:
+    except UsageError:
         await remove_empty(ledger, plan, run, progress, by=by)
         raise
     finally:
