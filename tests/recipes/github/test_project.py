@@ -8,6 +8,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from shoal.recipes.github.population import PLACES
 from tests.recipes.github.conftest import PATIENCE, Serve, query, set_up, statuses
 from tests.support.project import Project
 
@@ -25,7 +27,7 @@ username,name,followers,hireable,enrichment_status,profiled_at,enhanced_at,retry
 {1},Bo Brook,17,t,PROFILED,2024-02-01 08:00:00,,0,
 {2},Cleo Glen,4,,PROCESSING,2024-02-01 08:00:00,,0,
 {3},Dov Inlet,5,f,ENHANCED,2024-02-01 08:00:00,2024-02-02 08:00:00,0,
-gone-newt-9,,,,FAILED,,,3,404 Not Found
+{4},Gil Moor,6,,FAILED,2024-02-01 08:00:00,,3,502 Bad Gateway
 ,,,,INITIAL,,,0,
 """
 
@@ -86,6 +88,17 @@ def test_a_search_with_more_results_than_github_shows_is_split(project: Project,
     assert {visit.status for visit in site.log() if visit.path.startswith("/search/")} == {200}
 
 
+def test_a_search_that_timed_out_at_github_is_repeated(project: Project, serve: Serve) -> None:
+    """It shows too few developers, so it is not split by what it shows."""
+    site = serve(faults=["incomplete"], limits={"core": (5_000, 3_600), "search": (500, 60)})
+    set_up(project, site, LOCATIONS="Suva, Fiji", TARGET_PROFILES="1", CONCURRENCY="8", RETRY_DELAY="0.1")
+    project.shoal("run", "github", "-q", timeout=PATIENCE)
+    assert project.counts(stage="username").results == dict(PLACES)["Suva, Fiji"]
+    paths = Counter(visit.path for visit in site.log() if visit.path.startswith("/search/"))
+    assert 0 < sum(times > 1 for times in paths.values()) < len(paths)
+    assert all("-01-01.." in path and "-12-31&" in path for path in paths)
+
+
 @pytest.fixture(params=["sqlite, file", "sqlite, standard input", "postgres, sqlite"])
 def importing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Project, str]]:
     """A project on a ledger, and where the rows come from."""
@@ -100,29 +113,79 @@ def test_rows_of_the_earlier_system_go_on_where_they_were(importing: tuple[Proje
     site = serve(places=SMALL)
     set_up(either, site, LOCATIONS="", USERNAMES_FILE="")
     people = site.site.people
-    rows = OLD_ROWS.format(*(people.login(number) for number in range(4)))
+    logins = [people.login(number) for number in range(5)]
+    rows = OLD_ROWS.format(*logins)
     said = import_rows(either, rows, source)
-    assert "5 added, 0 were there already" in said
+    assert "7 items added, 0 were there already" in said
     assert "PROFILED   2" in said
     assert "INITIAL    1" in said, "the row without a username is not counted"
     assert "1 left out, without a username: row 6" in said
-    assert statuses(either) == {"INITIAL": 5}
-    assert "shows all as INITIAL until" in said
-    assert "0 added, 5 were there already" in import_rows(either, rows, source)
-    either.shoal("run", "github", "-q", code=1, timeout=PATIENCE)  # one of five is dead: more than max_dead
+    assert statuses(either) == {"INITIAL": 1, "PROFILED": 2, "ENHANCED": 1, "FAILED": 1}, "before any worker"
+    assert "0 items added, 7 were there already" in import_rows(either, rows, source)
+    either.shoal("run", "github", "-q", timeout=PATIENCE)
     assert statuses(either) == {"ENHANCED": 4, "FAILED": 1}
     asked = {visit.path.split("?")[0] for visit in site.log() if visit.path.startswith("/users/")}
-    assert f"/users/{people.login(0)}" in asked
-    assert not {path for path in asked if path == f"/users/{people.login(1)}" or people.login(3) in path}
-    assert f"/users/{people.login(1)}/repos" in asked
+    assert f"/users/{logins[0]}" in asked
+    assert not {path for path in asked if path == f"/users/{logins[1]}" or logins[3] in path or logins[4] in path}
+    assert f"/users/{logins[1]}/repos" in asked
     stored = {row["username"]: row for row in query(either, "select * from developers")}
-    imported = stored[people.login(1)]
+    imported = stored[logins[1]]
     assert (imported["name"], imported["followers"], bool(imported["hireable"])) == ("Bo Brook", 17, True)
-    assert str(imported["profiled_at"]).startswith("2024-02-01")
-    assert stored["gone-newt-9"]["last_error"] == "404 Not Found"
+    assert str(imported["profiled_at"]).startswith("2024-02-01 08:00:00")
+    assert stored[logins[3]]["hireable"] in (False, 0)
+    failed = stored[logins[4]]
+    assert (failed["name"], failed["retry_count"], failed["last_error"]) == ("Gil Moor", 3, "502 Bad Gateway")
+    either.shoal("items", "retry", "latest", "--state", "cancelled", "--yes")
+    either.shoal("run", "github", "-q", timeout=PATIENCE)
+    assert statuses(either) == {"ENHANCED": 5}
+    (row,) = query(either, f"select name, last_error from developers where username = '{logins[4]}'")
+    assert tuple(row.values()) == (people.user(4)["name"], None)
 
 
-def import_rows(project: Project, rows: str, source: str) -> str:
+def test_failed_rows_are_profiled_after_a_later_import_that_says_so(project: Project, serve: Serve) -> None:
+    site = serve(places=SMALL)
+    set_up(project, site, USERNAMES_FILE="names.txt")
+    (project.folder / "names.txt").write_text(site.site.people.login(7))
+    rows = OLD_ROWS.format(*(site.site.people.login(number) for number in range(5)))
+    import_rows(project, rows, "file")
+    assert statuses(project)["FAILED"] == 1
+    import_rows(project, rows, "file", "--retry-failed")
+    project.shoal("run", "github", "-q", timeout=PATIENCE)
+    assert statuses(project) == {"ENHANCED": 6}
+
+
+def test_rows_keep_their_fields_when_there_are_more_than_the_target(either: Project, serve: Serve) -> None:
+    """They go first and count; PROFILED ones beyond the target are enhanced too, and nobody is asked for twice."""
+    site = serve(places=SMALL)
+    set_up(either, site, LOCATIONS="Suva, Fiji", TARGET_PROFILES="2")
+    logins = [site.site.people.login(number) for number in range(6)]
+    header, row = "username,name,enrichment_status\n", "{},Name of {},{}\n"
+    kinds = ["ENHANCED", "ENHANCED", "ENHANCED", "PROFILED", "PROFILED", "FAILED"]
+    rows = header + "".join(row.format(name, name, kind) for name, kind in zip(logins, kinds, strict=True))
+    import_rows(either, rows, "file")
+    either.shoal("run", "github", "-q", timeout=PATIENCE)
+    stored = {row["username"]: row for row in query(either, "select * from developers")}
+    shown = [(stored[name]["enrichment_status"], stored[name]["name"], stored[name]["last_error"]) for name in logins]
+    ended = ["ENHANCED"] * 5 + ["FAILED"]
+    assert shown == [(kind, f"Name of {name}", None) for kind, name in zip(ended, logins, strict=True)]
+    assert statuses(either) == {"ENHANCED": 5, "FAILED": 1, "INITIAL": 2}, "the two that the search found"
+    assert not [visit.path for visit in site.log() if visit.path.count("/") == 2 and visit.path.startswith("/users/")]
+
+
+def test_an_import_with_a_bad_row_changes_nothing(project: Project, serve: Serve) -> None:
+    site = serve(places=SMALL)
+    set_up(project, site, USERNAMES_FILE="names.txt")
+    (project.folder / "names.txt").write_text(site.site.people.login(0))
+    rows = "username,followers,profiled_at,enrichment_status\na,1,,\nb,3.5,,\nc,1,last week,PROFILED\n"
+    said = import_rows(project, rows, "file", code=1)
+    assert "row 2 (b): followers cannot be '3.5'" in said
+    assert "row 3 (c): profiled_at cannot be 'last week'" in said
+    assert not Path(project.ledger).exists() or not project.shoal("runs", "ls", "--json").stdout.strip()
+    project.shoal("run", "github", "-q", timeout=PATIENCE)
+    assert statuses(project) == {"ENHANCED": 1}
+
+
+def import_rows(project: Project, rows: str, source: str, *options: str, code: int = 0) -> str:
     """What the script says that imports these rows."""
     name = "old.db" if source == "sqlite" else "developers.csv"
     if source == "sqlite":
@@ -130,12 +193,12 @@ def import_rows(project: Project, rows: str, source: str) -> str:
     else:
         (project.folder / name).write_text(rows)
     given: dict[str, Any] = {"input": rows} if source == "standard input" else {}
-    command = [sys.executable, "import_developers.py", "-" if given else name]
+    command = [sys.executable, "import_developers.py", "-" if given else name, *options]
     environment = {"PATH": os.environ["PATH"], "SHOAL_LEDGER": project.ledger, "HOME": str(project.folder)}
     ended = subprocess.run(
         command, cwd=project.folder, env=environment, capture_output=True, text=True, check=False, **given
     )
-    assert ended.returncode == 0, ended.stderr
+    assert ended.returncode == code, ended.stderr
     return str(ended.stdout + ended.stderr)
 
 
@@ -159,3 +222,20 @@ def test_a_file_of_user_names_replaces_the_searches(project: Project, serve: Ser
     stored = query(project, "select username, enrichment_status from developers")
     assert {row["username"] for row in stored} == set(names), "spelled as GitHub does"
     assert not [visit for visit in site.log() if visit.path.startswith("/search/")]
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [({}, "Set LOCATIONS or USERNAMES_FILE in .env."), ({"USERNAMES_FILE": "nowhere.txt"}, "USERNAMES_FILE")],
+)
+def test_a_run_without_anybody_to_look_for_leaves_nothing_behind(
+    project: Project, serve: Serve, variables: dict[str, str], said: str
+) -> None:
+    site = serve(places=SMALL)
+    set_up(project, site, **variables)
+    for command in (("enqueue", "github", "--idempotency-key", "first"), ("run", "github", "-q")):
+        assert said in project.shoal(*command, code=2).stderr
+    assert project.shoal("runs", "ls", "--json").stdout.strip() == ""
+    (project.folder / "names.txt").write_text(site.site.people.login(0))
+    project.shoal("enqueue", "github", "--idempotency-key", "first", USERNAMES_FILE="names.txt")
+    assert statuses(project) == {"INITIAL": 1}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
+from contextlib import closing
 
 from tests.recipes.github.conftest import PATIENCE, Serve, query, set_up, statuses
 from tests.support.project import Project
@@ -99,20 +101,57 @@ def test_the_views_have_the_columns_and_the_truth(either: Project, serve: Serve)
     assert [row["stars"] for row in first] == sorted((row["stars"] for row in first), reverse=True)
 
 
-def test_the_newest_run_of_a_developer_counts(either: Project, serve: Serve) -> None:
-    """A second run over the same people, and one more, does not show anybody twice."""
+def test_a_further_run_hides_nothing_until_it_begins_with_a_developer(either: Project, serve: Serve) -> None:
+    """A second run over the same people, and one more, does not show anybody twice, and keeps what is known."""
     site = serve(places=(("Suva, Fiji", 9),))
     set_up(either, site, USERNAMES_FILE="names.txt")
     names = [site.site.people.login(number) for number in range(4)]
     (either.folder / "names.txt").write_text("\n".join(names[:3]))
     either.shoal("run", "github", "-q", timeout=PATIENCE)
+    links = query(either, "select username, platform, url from social_links order by 1, 2")
     (either.folder / "names.txt").write_text("\n".join(names[1:]))
     either.shoal("enqueue", "github", "--fresh")
-    assert statuses(either) == {"ENHANCED": 1, "INITIAL": 3}
+    assert statuses(either) == {"ENHANCED": 3, "INITIAL": 1}
+    either.shoal("worker", "github", "--stage", "profile", "--drain", "-q", timeout=PATIENCE)
+    assert statuses(either) == {"ENHANCED": 1, "PROFILED": 3}
+    assert query(either, "select username, platform, url from social_links order by 1, 2") == links
     either.shoal("run", "github", "-q", timeout=PATIENCE)
     assert statuses(either) == {"ENHANCED": 4}
     people = query(either, "select distinct username from social_links union select username from repositories")
     assert len(people) <= 4
+
+
+def test_the_fields_are_the_last_that_were_stored(either: Project, serve: Serve) -> None:
+    """Of a developer who fails in a later run."""
+    site = serve(places=(("Suva, Fiji", 9),))
+    set_up(either, site, USERNAMES_FILE="names.txt")
+    name = site.site.people.login(5)
+    (either.folder / "names.txt").write_text(name)
+    either.shoal("run", "github", "-q", timeout=PATIENCE)
+    site.site.faults.add("missing")  # developer 5 is gone
+    either.shoal("run", "github", "--fresh", "-q", code=1, timeout=PATIENCE)
+    (row,) = query(either, "select username, name, enrichment_status, last_error from developers")
+    truth = site.site.people.user(5)
+    assert (row["username"], row["name"], row["enrichment_status"]) == (name, truth["name"], "FAILED")
+    assert "404" in row["last_error"]
+
+
+def change(project: Project, what: str) -> None:
+    if project.on_postgres:
+        query(project, f"update shoal.{what}")
+    else:
+        with closing(sqlite3.connect(project.ledger)) as connection, connection:
+            connection.execute(f"update {what}")
+
+
+def test_tries_count_while_an_item_waits(either: Project, serve: Serve) -> None:
+    """An item that failed and is ready again has its tries, as in url_work_queue."""
+    site = serve(places=(("Suva, Fiji", 9),))
+    set_up(either, site, USERNAMES_FILE="names.txt")
+    (either.folder / "names.txt").write_text(site.site.people.login(0))
+    either.shoal("enqueue", "github")
+    change(either, "ready set tries = 2")
+    assert [row["retry_count"] for row in query(either, "select retry_count from developers")] == [2]
 
 
 def test_the_queries_are_quick_with_many_developers(fleet: Project, serve: Serve) -> None:

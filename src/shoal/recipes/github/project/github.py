@@ -4,18 +4,22 @@ A stage has its own workers: `shoal worker github --stage profile`. The views in
 `developers`, `social_links` and `repositories`.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
 
-from shoal import Http, Item, Log, Permanent, Scraper, Transient
+from shoal import Http, Item, Log, Scraper, Transient
+from shoal.errors import UsageError
 
 from links import social_links
 
 # GitHub shows the first 1,000 results of a search, 100 on a page.
 SEARCH_CAP, PAGE_SIZE = 1_000, 100
 TOP_REPOSITORIES = 5
+# A user name as people write it, or the address of the profile.
+USER = re.compile(r"(?:@|(?:https?://)?(?:www\.)?github\.com/)?([a-z\d][a-z\d_-]*)/?", re.IGNORECASE | re.ASCII)
 HEADERS = {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
 
 
@@ -33,7 +37,13 @@ class Settings:
     exponential_backoff: bool = True
 
 
-github = Scraper("github", settings=Settings, headers=HEADERS, views="views")
+github = Scraper(
+    "github",
+    settings=Settings,
+    headers=HEADERS,
+    views="views",
+    start_remedy="Set LOCATIONS or USERNAMES_FILE in .env.",
+)
 
 
 @github.stage(egress="github", pace="identity", delay=2, concurrency=100, record_key="username")
@@ -49,8 +59,10 @@ async def username(item: Item, http: Http, settings: Settings, log: Log):
         "page": page,
     }
     found = await get("/search/users", query, item, http, settings)
+    if found["incomplete_results"]:
+        raise Transient("the search timed out at GitHub", retry_after=delay_after_error(item, settings))
     total = found["total_count"]
-    if page == 1 and (total > SEARCH_CAP or found.get("incomplete_results")):
+    if page == 1 and total > SEARCH_CAP:
         if first < last:
             middle = first + (last - first) // 2
             yield search(place, first, middle)
@@ -67,23 +79,19 @@ async def username(item: Item, http: Http, settings: Settings, log: Log):
 
 @github.stage(egress="github", pace="identity", delay=2, concurrency=100)
 async def profile(item: Item, http: Http, settings: Settings):
-    """The 17 fields of a developer. Rows that `import_developers.py` stored have them already."""
-    row = item.payload.get("row")
-    if row is None:
-        row = fields_of(await get(f"/users/{item.key}", {}, item, http, settings))
-    elif item.payload["status"] == "FAILED":
-        raise Permanent(row.get("last_error") or "failed before the import")
+    """The 17 fields of a developer. PROFILED and ENHANCED rows of `import_developers.py` have them already."""
+    if item.payload.get("status") in ("PROFILED", "ENHANCED"):
+        yield item.payload["row"]
+        return
+    row = fields_of(await get(f"/users/{item.key}", {}, item, http, settings))
     yield row
-    known = {name: row.get(name) for name in ("username", "twitter_username", "blog", "bio", "public_repos")}
-    yield social.item(key=item.key, payload={**known, "enhanced": item.payload.get("status") == "ENHANCED"})
+    yield links_of(item.key, row)
 
 
 @github.stage(egress="github", pace="identity", delay=2, concurrency=100)
 async def social(item: Item, http: Http, settings: Settings):
     """The links of a developer to other platforms, and the repositories with the most stars."""
     who = item.payload
-    if who["enhanced"]:  # by the system that the row was imported from
-        return
     accounts = await get(f"/users/{item.key}/social_accounts", {"per_page": PAGE_SIZE}, item, http, settings)
     for link in social_links(accounts, who["twitter_username"], who["blog"], who["bio"]):
         yield {"kind": "social_link", "username": who["username"], **link}
@@ -113,9 +121,12 @@ async def get(path: str, query: dict, item: Item, http: Http, settings: Settings
     try:
         return (await http.get(settings.api + path, params=query)).json()
     except Transient as error:
-        delay = settings.retry_delay * (2**item.tries if settings.exponential_backoff else 1)
-        error.retry_after = max(delay, error.retry_after or 0)
+        error.retry_after = max(delay_after_error(item, settings), error.retry_after or 0)
         raise
+
+
+def delay_after_error(item: Item, settings: Settings) -> float:
+    return settings.retry_delay * (2**item.tries if settings.exponential_backoff else 1)
 
 
 def fields_of(user: dict) -> dict:
@@ -129,6 +140,12 @@ def fields_of(user: dict) -> dict:
     }
 
 
+def links_of(key: str, row: dict):
+    """The item of a developer's links and repositories."""
+    payload = {name: row.get(name) for name in ("username", "twitter_username", "blog", "bio")}
+    return social.item(key=key, payload=payload)
+
+
 def search(place: str, since: date, until: date, page: int = 1):
     """The item of a search; further pages follow the first one."""
     payload = {"place": place, "since": str(since), "until": str(until), "page": page}
@@ -138,19 +155,27 @@ def search(place: str, since: date, until: date, page: int = 1):
 def start_items(settings: Settings) -> Iterator:
     """A search for each place and year; or, with a file of user names, a profile for each of them."""
     if settings.usernames_file:
-        for line in Path(settings.usernames_file).read_text(encoding="utf-8").splitlines():
-            if (name := line.strip().lstrip("@")) and not line.startswith("#"):
-                yield profile.item(key=name.lower(), payload={"username": name})
+        for name in read_usernames(settings.usernames_file):
+            yield profile.item(key=name.lower(), payload={"username": name})
         return
     for place in filter(None, (place.strip() for place in settings.locations.split(";"))):
         for year in range(settings.first_year, settings.last_year + 1):
             yield search(place, date(year, 1, 1), date(year, 12, 31))
 
 
-@github.on_start
-async def check_settings(settings: Settings, log: Log):
-    if not settings.locations and not settings.usernames_file:
-        log.warning("no searches: neither LOCATIONS nor USERNAMES_FILE is set in .env")
+def read_usernames(file: str) -> list[str]:
+    """The user names of a file: a name or the address of a profile on a line, `#` begins a comment."""
+    try:
+        lines = Path(file).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"USERNAMES_FILE cannot be read: {error}", remedy="Correct it in .env.") from error
+    found = {number: text for number, line in enumerate(lines, start=1) if (text := line.partition("#")[0].strip())}
+    wrong = [f"line {number}: {text}" for number, text in found.items() if not USER.fullmatch(text)]
+    if wrong:
+        shown = "; ".join(wrong[:5]) + ("; ..." if len(wrong) > 5 else "")
+        remedy = "Correct or remove these lines; nothing was stored."
+        raise UsageError(f"{file} has {len(wrong)} lines that are no user name of GitHub: {shown}.", remedy=remedy)
+    return [match[1] for text in found.values() if (match := USER.fullmatch(text))]
 
 
 github.start(start_items)

@@ -10,10 +10,10 @@
 | PROCESSING | as PROFILED when it was profiled, else as INITIAL: its instance is gone |
 | PROFILED | keeps its fields and is enhanced, without a request for its profile |
 | ENHANCED | keeps its fields; nothing is requested |
-| FAILED | stays FAILED with its error; `--retry-failed` makes it INITIAL |
+| FAILED | stays FAILED with its fields and error; `--retry-failed`, then or later, profiles it again |
 
-Rows are added to the unfinished run, or to a new one. Importing a file again stores nothing twice. Until workers of the
-stage `profile` have taken the rows, which costs no request, the view `developers` shows all of them as INITIAL.
+Rows are added to the unfinished run, or to a new one. Importing a file again stores nothing twice. All rows are checked
+first: if one cannot be imported, nothing is. Times without a zone are taken as UTC.
 """
 
 import argparse
@@ -23,21 +23,29 @@ import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import shoal
-from github import github, profile
+from github import github, links_of, profile
 
-NUMBERS = ("followers", "following", "public_repos", "public_gists")
+NUMBERS = ("followers", "following", "public_repos", "public_gists", "retry_count")
 TEXTS = ("name", "email", "bio", "location", "company", "blog", "twitter_username", "profile_url", "avatar_url")
 TIMES = ("created_at", "updated_at", "scraped_at", "profiled_at", "enhanced_at")
 STATUSES = ("INITIAL", "PROCESSING", "PROFILED", "ENHANCED", "FAILED")
+TRUTH = {"t": True, "true": True, "1": True, "yes": True, "f": False, "false": False, "0": False, "no": False}
+# Rows with fields go before developers that must be asked for.
+FIRST = -1
+# FAILED rows are items of this partition, which are cancelled at once; the delay keeps workers away until then.
+FAILED, LATER = "failed before the import", 3_600
+SHOWN = 5
 
 
 def read_rows(source: str) -> Iterator[dict]:
     """The rows of a CSV file, of standard input (`-`), or of the table in a SQLite file."""
     if source != "-" and is_sqlite(Path(source)):
-        with sqlite3.connect(f"file:{source}?mode=ro", uri=True) as database:
+        with closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as database:
             database.row_factory = sqlite3.Row
             yield from map(dict, database.execute("select * from developers"))
     elif source == "-":
@@ -53,58 +61,99 @@ def is_sqlite(path: Path) -> bool:
 
 
 class NoUsername(ValueError):
-    """The row of nobody: there is nothing to ask for."""
+    """A row without a username."""
 
 
-def row_item(row: dict, *, retry_failed: bool = False):
-    """The item of a row, and its status: INITIAL rows are profiled, the others carry what is known of them."""
+def row_items(row: dict, *, retry_failed: bool = False) -> tuple[str, list]:
+    """The status of a row here, and its items: of its profile, and of its links if it is PROFILED."""
     name = (row.get("username") or "").strip()
     if not name:
         raise NoUsername
     status = (row.get("enrichment_status") or "INITIAL").strip().upper()
     if status not in STATUSES:
-        raise ValueError(f"{name or 'a row'} has the status {status!r}; known are {', '.join(STATUSES)}")
+        raise ValueError(f"enrichment_status {status!r} is none of {', '.join(STATUSES)}")
     if status == "PROCESSING":
         status = "PROFILED" if row.get("profiled_at") else "INITIAL"
-    if status == "FAILED" and retry_failed:
-        status = "INITIAL"
-    payload = {"username": name}
-    if status != "INITIAL":
-        payload |= {"status": status, "row": {"username": name, **fields(row)}}
-    return profile.item(key=name.lower(), payload=payload), status
+    key, known = name.lower(), {"username": name, **fields(row)}
+    if status == "INITIAL" or (status == "FAILED" and retry_failed):
+        return "INITIAL", [profile.item(key=key, payload={"username": name})]
+    options = {"partition": FAILED, "delay": LATER} if status == "FAILED" else {"priority": FIRST}
+    item = profile.item(key=key, payload={"username": name, "status": status, "row": known}, **options)
+    return status, [item, links_of(key, known)] if status == "PROFILED" else [item]
 
 
 def fields(row: dict) -> dict:
-    """The columns that are known, empty ones as None; numbers and truth values may be texts."""
-    known: dict = {column: row.get(column) or None for column in (*TEXTS, *TIMES, "last_error")}
-    known |= {column: int(row[column]) if row.get(column) not in (None, "") else None for column in NUMBERS}
-    hireable = str(row.get("hireable") or "").lower()
-    known["hireable"] = None if not hireable else hireable in ("t", "true", "1", "yes")
+    """The columns that are known, empty ones as None; numbers, times and truth values may be texts."""
+    known: dict = {column: row.get(column) or None for column in (*TEXTS, "last_error")}
+    for columns, convert in ((NUMBERS, number), (TIMES, utc), (("hireable",), truth)):
+        for column in columns:
+            value = row.get(column)
+            try:
+                known[column] = None if value is None or value == "" else convert(value)
+            except (ValueError, KeyError, OverflowError):
+                raise ValueError(f"{column} cannot be {value!r}") from None
     return known
+
+
+def number(value: object) -> int:
+    """A whole number, which other programs also write as 3.0."""
+    found = float(str(value))
+    if not found.is_integer() or not 0 <= found < 2**31:
+        raise ValueError
+    return int(found)
+
+
+def utc(value: object) -> str:
+    """A time in UTC, as the views can compare it with others."""
+    found = datetime.fromisoformat(str(value).strip())
+    return (found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)).isoformat()
+
+
+def truth(value: object) -> bool:
+    return TRUTH[str(value).strip().lower()]
+
+
+def check_rows(source: str, *, retry_failed: bool) -> tuple[list, Counter, list[int]]:
+    """The items of all rows, how many rows have each status, and the numbers of rows without a username.
+
+    Raises ValueError that names the rows which cannot be imported, and their columns.
+    """
+    items: list = []
+    found: Counter = Counter()
+    nameless: list[int] = []
+    wrong: list[str] = []
+    for at, row in enumerate(read_rows(source), start=1):
+        try:
+            status, made = row_items(row, retry_failed=retry_failed)
+        except NoUsername:
+            nameless.append(at)
+        except ValueError as error:
+            wrong.append(f"row {at} ({row['username']}): {error}")
+        else:
+            found[status] += 1
+            items += made
+    if wrong:
+        shown = "".join(f"\n  {each}" for each in wrong[:SHOWN]) + ("\n  ..." if len(wrong) > SHOWN else "")
+        raise ValueError(f"Nothing was imported. Rows to correct or to remove first: {len(wrong)}{shown}")
+    return items, found, nameless
 
 
 async def import_rows(source: str, *, retry_failed: bool, ledger: str | None = None) -> Counter:
     """Add the rows to a run; how many there were of each status. Those without a username are reported and left out."""
-    found: Counter = Counter()
-    nameless: list[int] = []
-
-    def items() -> Iterator:
-        for number, row in enumerate(read_rows(source), start=1):
-            try:
-                item, status = row_item(row, retry_failed=retry_failed)
-            except NoUsername:
-                nameless.append(number)
-                continue
-            found[status] += 1
-            yield item
-
+    items, found, nameless = check_rows(source, retry_failed=retry_failed)
     async with shoal.connect(ledger) as fleet:
-        report = await fleet.enqueue(github, items())
-    print(f"run {report.run_id}: {report.enqueued} added, {report.duplicates} were there already")
+        report = await fleet.enqueue(github, items)
+        failed = {"stage": profile.name, "partition": FAILED}
+        if found["FAILED"]:
+            await fleet.cancel_items(report.run_id, shoal.ItemFilter(**failed, states=("delayed",)))
+        if retry_failed:
+            await fleet.retry(report.run_id, shoal.ItemFilter(**failed, states=("cancelled", "dead")))
+    print(f"run {report.run_id}: {report.enqueued} items added, {report.duplicates} were there already")
+    if report.invalid:
+        print(f"{report.invalid} items were refused: their usernames cannot be keys", file=sys.stderr)
     if nameless:
-        first = ", ".join(map(str, nameless[:5])) + (" ..." if len(nameless) > 5 else "")
+        first = ", ".join(map(str, nameless[:SHOWN])) + (" ..." if len(nameless) > SHOWN else "")
         print(f"{len(nameless)} left out, without a username: row {first}", file=sys.stderr)
-    print("The view `developers` shows all as INITIAL until a worker of the stage profile has taken them.")
     return found
 
 
@@ -115,7 +164,7 @@ def main() -> int:
     chosen = options.parse_args()
     try:
         found = asyncio.run(import_rows(chosen.source, retry_failed=chosen.retry_failed))
-    except (OSError, ValueError, sqlite3.Error, shoal.errors.ShoalError) as error:
+    except (OSError, ValueError, csv.Error, sqlite3.Error, shoal.errors.ShoalError) as error:
         print(error, file=sys.stderr)
         return 1
     for status in STATUSES:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from shoal import Item, Page, Permanent, Transient
+from shoal import Item, Page, Transient
+from shoal.errors import UsageError
 from shoal.testing import FakeHttp, yielded_by
 
 from github import Settings, profile, social, start_items, username
@@ -11,13 +12,15 @@ API = Settings(api="http://api.example", locations="Suva, Fiji; Apia", first_yea
 ROW = {"username": "Quiet-Heron", "bio": "Chat: t.me/heron", "blog": "heron.example", "followers": 3}
 
 
-def found_by(total: int, since: str = "2023-01-01", until: str = "2023-12-31", page: int = 1) -> list:
+def found_by(
+    total: int, since: str = "2023-01-01", until: str = "2023-12-31", page: int = 1, incomplete: bool = False
+) -> list:
     url = (
         "http://api.example/search/users?q=type%3Auser+location%3A%22Apia%22+created%3A"
         f"{since}..{until}&sort=joined&order=asc&per_page=100&page={page}"
     )
     users = [{"login": "Quiet-Heron", "html_url": "https://github.com/Quiet-Heron"}]
-    http = FakeHttp({url: {"total_count": total, "incomplete_results": False, "items": users}})
+    http = FakeHttp({url: {"total_count": total, "incomplete_results": incomplete, "items": users}})
     payload = {"place": "Apia", "since": since, "until": until, "page": page}
     return yielded_by(username, Item(key="a search", payload=payload), http, API)
 
@@ -36,6 +39,13 @@ def test_a_search_with_too_many_results_is_split_by_date():
         ("2023-01-01", "2023-07-02"),
         ("2023-07-03", "2023-12-31"),
     ]
+
+
+def test_a_search_that_timed_out_at_github_is_tried_again():
+    """Its count and its results are too small."""
+    with pytest.raises(Transient) as raised:
+        found_by(3, incomplete=True)
+    assert raised.value.retry_after == 5
 
 
 def test_a_day_cannot_be_split():
@@ -72,21 +82,19 @@ def test_errors_are_tried_again_after_a_delay(exponential, delays):
     assert found == delays
 
 
-@pytest.mark.parametrize(("status", "enhanced"), [("PROFILED", False), ("ENHANCED", True)])
-def test_an_imported_row_needs_no_request_for_its_profile(status, enhanced):
+@pytest.mark.parametrize("status", ["PROFILED", "ENHANCED"])
+def test_an_imported_row_needs_no_request_for_its_profile(status):
     http = FakeHttp({})
-    record, item = yielded_by(profile, Item(key="quiet-heron", payload={"row": ROW, "status": status}), http, API)
-    assert record == ROW
-    assert item.payload["enhanced"] is enhanced
-    if enhanced:
-        assert yielded_by(social, Item(key="quiet-heron", payload=item.payload), http, API) == []
+    assert yielded_by(profile, Item(key="quiet-heron", payload={"row": ROW, "status": status}), http, API) == [ROW]
     assert http.urls == []
 
 
-def test_an_imported_failure_stays_one():
+def test_an_imported_failure_is_profiled_when_it_is_tried_again():
+    user = {"login": "Quiet-Heron", "html_url": "https://github.com/Quiet-Heron", "followers": 4}
+    http = FakeHttp({"http://api.example/users/quiet-heron": user})
     payload = {"row": {**ROW, "last_error": "404 Not Found"}, "status": "FAILED"}
-    with pytest.raises(Permanent, match="404"):
-        yielded_by(profile, Item(key="quiet-heron", payload=payload), FakeHttp({}), API)
+    record, item = yielded_by(profile, Item(key="quiet-heron", payload=payload), http, API)
+    assert (record["followers"], item.stage) == (4, "social")
 
 
 def test_links_and_the_repositories_with_the_most_stars():
@@ -108,7 +116,7 @@ def test_links_and_the_repositories_with_the_most_stars():
             f"{base}/repos?per_page=100&page=1&sort=pushed": repositories,
         }
     )
-    payload = {**ROW, "twitter_username": None, "enhanced": False}
+    payload = {**ROW, "twitter_username": None}
     records = yielded_by(social, Item(key="quiet-heron", payload=payload), http, API)
     links = [(each["platform"], each["verified"]) for each in records if each["kind"] == "social_link"]
     assert links == [("linkedin", True), ("other_1", False), ("telegram", False)]
@@ -119,6 +127,28 @@ def test_links_and_the_repositories_with_the_most_stars():
 def test_what_a_run_starts_with(tmp_path):
     assert len(list(start_items(API))) == 4  # two places, two years
     names = tmp_path / "names.txt"
-    names.write_text("# people\nQuiet-Heron\n\n@amber-otter\n")
+    lines = [
+        "# people",
+        "Quiet-Heron",
+        "",
+        "@amber-otter",
+        "  # note",
+        "teal_ibis # a note",
+        "https://github.com/grey-wren/",
+    ]
+    names.write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
     found = list(start_items(Settings(usernames_file=str(names))))
-    assert [item.key for item in found] == ["quiet-heron", "amber-otter"]
+    assert [item.key for item in found] == ["quiet-heron", "amber-otter", "teal_ibis", "grey-wren"]
+
+
+@pytest.mark.parametrize("line", ["two words", "https://gitlab.example/heron", "heron/ponds", "-heron"])
+def test_lines_that_are_no_user_names_are_reported(tmp_path, line):
+    names = tmp_path / "names.txt"
+    names.write_text(f"Quiet-Heron\n{line}\n")
+    with pytest.raises(UsageError, match=f"line 2: {line}"):
+        list(start_items(Settings(usernames_file=str(names))))
+
+
+def test_a_missing_file_of_user_names():
+    with pytest.raises(UsageError, match="USERNAMES_FILE cannot be read"):
+        list(start_items(Settings(usernames_file="nowhere.txt")))

@@ -1,65 +1,101 @@
--- The ledger as the tables that the monitoring queries of the earlier system read. Of a developer who is in several
--- runs, the newest run counts.
+-- The ledger as the tables that the monitoring queries of the earlier system read. Of a developer in several runs, the
+-- newest run that has begun with the developer counts; fields, links and repositories are the last that were stored.
 
 -- name: developers
--- A cancellation is an error only while it lasts: an item that was retried afterwards has it in its history.
-select i.id,
-       coalesce(p.record ->> 'username', i.payload ->> 'username', i.key) as username,
-       p.record ->> 'name' as name,
-       p.record ->> 'email' as email,
-       p.record ->> 'bio' as bio,
-       p.record ->> 'location' as location,
-       p.record ->> 'company' as company,
-       p.record ->> 'blog' as blog,
-       p.record ->> 'twitter_username' as twitter_username,
-       (p.record ->> 'hireable')::boolean as hireable,
-       (p.record ->> 'followers')::int as followers,
-       (p.record ->> 'following')::int as following,
-       (p.record ->> 'public_repos')::int as public_repos,
-       (p.record ->> 'public_gists')::int as public_gists,
-       coalesce(p.record ->> 'profile_url', 'https://github.com/' || i.key) as profile_url,
-       p.record ->> 'avatar_url' as avatar_url,
-       (p.record ->> 'created_at')::timestamptz as created_at,
-       (p.record ->> 'updated_at')::timestamptz as updated_at,
-       case when social_lease.item is not null or profile_lease.item is not null then 'PROCESSING'
-            when social_end.state = 'done' then 'ENHANCED'
-            when social_end.state = 'dead' or profile_end.state = 'dead' then 'FAILED'
-            when profile_end.state = 'done' then 'PROFILED'
-            else 'INITIAL' end as enrichment_status,
-       (select w.id from shoal.worker w
-        where w.no = coalesce(social_lease.worker, profile_lease.worker, social_end.worker, profile_end.worker))
-           as claimed_by,
-       coalesce(social_lease.claimed_at, profile_lease.claimed_at, social_end.claimed_at, profile_end.claimed_at)
-           as processing_started_at,
-       coalesce((p.record ->> 'scraped_at')::timestamptz, i.created_at) as scraped_at,
-       case when profile_end.state = 'done'
-            then coalesce((p.record ->> 'profiled_at')::timestamptz, profile_end.ended_at) end as profiled_at,
-       case when social_end.state = 'done'
-            then coalesce((p.record ->> 'enhanced_at')::timestamptz, social_end.ended_at) end as enhanced_at,
-       greatest(coalesce(social_lease.tries, social_later.tries, social_end.tries - 1,
-                         profile_lease.tries, profile_later.tries, profile_end.tries - 1, 0), 0) as retry_count,
-       coalesce(social_end.error, profile_end.error,
-                (select a.error from shoal.attempt a where a.run = i.run and a.item in (i.id, s.id)
-                   and a.error is not null and a.outcome <> 'cancelled'
-                 order by a.ended_at desc limit 1)) as last_error,
-       r.id as run_id
-from shoal.run r
-join shoal.stage profile on profile.run = r.no and profile.name = 'profile'
-join shoal.stage social on social.run = r.no and social.name = 'social'
-join shoal.item i on i.stage = profile.id
-left join shoal.result p on p.run = i.run and p.item = i.id and p.n = 0
-left join shoal.lease profile_lease on profile_lease.item = i.id
-left join shoal.delayed profile_later on profile_later.item = i.id
-left join shoal.outcome profile_end on profile_end.run = i.run and profile_end.item = i.id
-left join shoal.item s on s.stage = social.id and s.key_hash = i.key_hash
-left join shoal.lease social_lease on social_lease.item = s.id
-left join shoal.delayed social_later on social_later.item = s.id
-left join shoal.outcome social_end on social_end.run = s.run and social_end.item = s.id
-where r.scraper = 'github' and r.state <> 'removed'
-  and not exists (select 1 from shoal.run n
-                  join shoal.stage g on g.run = n.no and g.name = 'profile'
-                  join shoal.item again on again.stage = g.id and again.key_hash = i.key_hash
-                  where n.scraper = r.scraper and n.state <> 'removed' and n.no > r.no)
+-- A cancellation is an error only while it lasts: an item that was retried afterwards has it in its history. What
+-- import_developers.py stored is in the payload: `status` and `row`. `offset 0` keeps PostgreSQL from computing the
+-- record once for each column.
+select d.id,
+       coalesce(d.record ->> 'username', d.username) as username,
+       d.record ->> 'name' as name,
+       d.record ->> 'email' as email,
+       d.record ->> 'bio' as bio,
+       d.record ->> 'location' as location,
+       d.record ->> 'company' as company,
+       d.record ->> 'blog' as blog,
+       d.record ->> 'twitter_username' as twitter_username,
+       (d.record ->> 'hireable')::boolean as hireable,
+       (d.record ->> 'followers')::int as followers,
+       (d.record ->> 'following')::int as following,
+       (d.record ->> 'public_repos')::int as public_repos,
+       (d.record ->> 'public_gists')::int as public_gists,
+       coalesce(d.record ->> 'profile_url', 'https://github.com/' || d.key) as profile_url,
+       d.record ->> 'avatar_url' as avatar_url,
+       (d.record ->> 'created_at')::timestamptz as created_at,
+       (d.record ->> 'updated_at')::timestamptz as updated_at,
+       d.enrichment_status,
+       (select w.id from shoal.worker w where w.no = d.worker) as claimed_by,
+       d.processing_started_at,
+       coalesce((d.record ->> 'scraped_at')::timestamptz, d.found_at) as scraped_at,
+       coalesce((d.imported ->> 'profiled_at')::timestamptz, d.profiled_at) as profiled_at,
+       coalesce((d.imported ->> 'enhanced_at')::timestamptz, d.enhanced_at) as enhanced_at,
+       greatest(d.retries, coalesce((d.imported ->> 'retry_count')::int, 0)) as retry_count,
+       coalesce(d.last_error, d.imported ->> 'last_error') as last_error,
+       d.run_id
+from (
+    select i.id, i.key, i.created_at as found_at, r.id as run_id,
+           coalesce(i.payload ->> 'username', i.key) as username,
+           case when i.payload ->> 'status' = 'FAILED' and profile_end.state = 'done' then null  -- profiled since
+                else i.payload -> 'row' end as imported,
+           coalesce(p.record, i.payload -> 'row',
+                    (select coalesce(stored.record, old.payload -> 'row') from shoal.run n
+                     join shoal.stage g on g.run = n.no and g.name = 'profile'
+                     join shoal.item old on old.stage = g.id and old.key_hash = i.key_hash
+                     left join shoal.result stored on stored.run = old.run and stored.item = old.id and stored.n = 0
+                     where n.scraper = r.scraper and n.state <> 'removed' and n.no < r.no
+                       and (stored.record is not null or old.payload -> 'row' is not null)
+                     order by n.no desc limit 1)) as record,
+           case when i.payload ->> 'status' = 'ENHANCED' then 'ENHANCED'
+                when social_lease.item is not null or profile_lease.item is not null then 'PROCESSING'
+                when social_end.state = 'done' then 'ENHANCED'
+                when social_end.state = 'dead' or profile_end.state = 'dead' then 'FAILED'
+                when profile_end.state = 'done' then 'PROFILED'
+                else coalesce(i.payload ->> 'status', 'INITIAL') end as enrichment_status,
+           coalesce(social_lease.worker, profile_lease.worker, social_end.worker, profile_end.worker) as worker,
+           coalesce(social_lease.claimed_at, profile_lease.claimed_at, social_end.claimed_at, profile_end.claimed_at)
+               as processing_started_at,
+           case when profile_end.state = 'done' then profile_end.ended_at end as profiled_at,
+           case when social_end.state = 'done' then social_end.ended_at end as enhanced_at,
+           greatest(coalesce(social_lease.tries, social_later.tries, social_ready.tries, social_waiting.tries,
+                             social_end.tries - 1, profile_lease.tries, profile_later.tries, profile_ready.tries,
+                             profile_waiting.tries, profile_end.tries - 1, 0), 0) as retries,
+           coalesce(social_end.error,
+                    case when i.payload -> 'row' is null or profile_end.state = 'dead' then profile_end.error end,
+                    (select a.error from shoal.attempt a where a.run = i.run and a.item in (i.id, s.id)
+                       and a.error is not null and a.outcome <> 'cancelled'
+                     order by a.ended_at desc limit 1)) as last_error
+    from shoal.run r
+    join shoal.stage profile on profile.run = r.no and profile.name = 'profile'
+    join shoal.stage social on social.run = r.no and social.name = 'social'
+    join shoal.item i on i.stage = profile.id
+    left join shoal.result p on p.run = i.run and p.item = i.id and p.n = 0
+    left join shoal.lease profile_lease on profile_lease.item = i.id
+    left join shoal.delayed profile_later on profile_later.item = i.id
+    left join shoal.ready profile_ready
+           on profile_ready.queue = i.queue and profile_ready.priority = i.priority and profile_ready.item = i.id
+    left join shoal.waiting profile_waiting on profile_waiting.queue = i.queue and profile_waiting.item = i.id
+    left join shoal.outcome profile_end on profile_end.run = i.run and profile_end.item = i.id
+    left join shoal.item s on s.stage = social.id and s.key_hash = i.key_hash
+    left join shoal.lease social_lease on social_lease.item = s.id
+    left join shoal.delayed social_later on social_later.item = s.id
+    left join shoal.ready social_ready
+           on social_ready.queue = s.queue and social_ready.priority = s.priority and social_ready.item = s.id
+    left join shoal.waiting social_waiting on social_waiting.queue = s.queue and social_waiting.item = s.id
+    left join shoal.outcome social_end on social_end.run = s.run and social_end.item = s.id
+    where r.scraper = 'github' and r.state <> 'removed'
+      and not exists (
+          select 1 from shoal.run n
+          join shoal.stage g on g.run = n.no and g.name = 'profile'
+          join shoal.item again on again.stage = g.id and again.key_hash = i.key_hash
+          left join shoal.lease taken on taken.item = again.id
+          left join shoal.outcome ended
+                 on ended.run = again.run and ended.item = again.id and ended.state <> 'cancelled'
+          where n.scraper = r.scraper and n.state <> 'removed' and n.no <> r.no
+            and (taken.item is not null or ended.item is not null or again.payload -> 'row' is not null, n.no)
+                > (profile_lease.item is not null or coalesce(profile_end.state, 'cancelled') <> 'cancelled'
+                   or i.payload -> 'row' is not null, r.no))
+    offset 0
+) d
 
 -- name: social_links
 select x.item * 100 + x.n as id,
@@ -76,6 +112,7 @@ where r.scraper = 'github' and r.state <> 'removed' and x.record ->> 'kind' = 's
   and not exists (select 1 from shoal.run n
                   join shoal.stage h on h.run = n.no and h.name = 'social'
                   join shoal.item again on again.stage = h.id and again.key_hash = i.key_hash
+                  join shoal.outcome o on o.run = again.run and o.item = again.id and o.state = 'done'
                   where n.scraper = r.scraper and n.state <> 'removed' and n.no > r.no)
 
 -- name: repositories
@@ -96,4 +133,5 @@ where r.scraper = 'github' and r.state <> 'removed' and x.record ->> 'kind' = 'r
   and not exists (select 1 from shoal.run n
                   join shoal.stage h on h.run = n.no and h.name = 'social'
                   join shoal.item again on again.stage = h.id and again.key_hash = i.key_hash
+                  join shoal.outcome o on o.run = again.run and o.item = again.id and o.state = 'done'
                   where n.scraper = r.scraper and n.state <> 'removed' and n.no > r.no)
