@@ -39,7 +39,7 @@ def test_a_search_shows_a_thousand_at_most(serve: Serve) -> None:
     assert whole["total_count"] == 2_600
 
 
-def test_each_token_has_its_calls_and_is_told_how_many_are_left(serve: Serve) -> None:
+def test_each_token_has_its_calls_and_hears_how_many_are_left(serve: Serve) -> None:
     site = serve(limits=SLOW)
     login = site.site.people.login(3)
     told = [ask(site, f"/users/{login}")[2] for _ in range(3)]
@@ -48,7 +48,8 @@ def test_each_token_has_its_calls_and_is_told_how_many_are_left(serve: Serve) ->
     assert (status, headers["x-ratelimit-remaining"], "rate limit" in body["message"]) == (403, "0", True)
     assert ask(site, f"/users/{login}", token="token-bbbb")[0] == 200
     assert ask(site, "/search/users", q=QUERY.format("2015-01-01", "2015-12-31"))[0] == 200, "a kind of its own"
-    assert [visit.note for visit in site.log()][2:4] == ["token ...aaaa core 0", "token ...aaaa core 0 spent"]
+    assert [visit.note for visit in site.log()][4:] == ["token 2 core 2", "token 1 search 99"], "no part of a token"
+    assert [visit.note for visit in site.log()][2:4] == ["token 1 core 0", "token 1 core 0 spent"]
 
 
 def test_faults(serve: Serve) -> None:
@@ -67,6 +68,13 @@ def test_faults(serve: Serve) -> None:
     site = serve(faults=["exhausted"])
     answers = [ask(site, f"/users/{people.login(number)}")[0] for number in range(30)]
     assert answers == [200] * 24 + [403] * 6
+    site = serve(faults=["incomplete"], limits={"core": (100, 3_600), "search": (100, 3_600)})
+    searches = [QUERY.format(f"{year}-01-01", f"{year}-12-31") for year in range(2015, 2025)]
+    found = [ask(site, "/search/users", q=search)[1] for search in searches for _ in range(2)]
+    assert any(answer["incomplete_results"] for answer in found[::2])
+    for first, second in zip(found[::2], found[1::2], strict=True):
+        assert not second["incomplete_results"], "each search has the fault once"
+        assert first["incomplete_results"] == (first["total_count"] < second["total_count"])
 
 
 def test_the_people_depend_on_the_seed_alone() -> None:

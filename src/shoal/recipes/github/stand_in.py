@@ -1,8 +1,9 @@
 """A stand-in of GitHub's API: search, users, repositories and social accounts, with the limits of each token.
 
 `python -m shoal.recipes.github.stand_in --port 8002 --seed 7 --fault NAME`. Tokens are any texts; the site counts the
-calls of each in windows, tells what remains, and refuses more. A visit's note names the token by its end, the kind of
-call, and what remained: `token ...ab12 core 41`; `spent` when an earlier answer had told that nothing remains.
+calls of each in windows, announces what remains, and refuses more. A visit's note names the token by its number, in the
+order of their first calls, the kind of call, and what remained: `token 2 core 41`; `spent` when an earlier answer had
+announced that nothing remains.
 """
 
 from __future__ import annotations
@@ -32,22 +33,22 @@ class Limit:
         self.seconds = seconds
         self.window = 0
         self.used = 0
-        self.told_at = float("inf")  # when the site has told that nothing remains
+        self.announced_at = float("inf")  # when the site has announced that nothing remains
 
     def take(self) -> bool:
         """Count a call; False: it is one too many."""
         window = int(time.time() // self.seconds)
         if window != self.window:
-            self.window, self.used, self.told_at = window, 0, float("inf")
+            self.window, self.used, self.announced_at = window, 0, float("inf")
         if self.used >= self.calls:
             return False
         self.used += 1
         return True
 
     def headers(self, kind: str) -> dict[str, str]:
-        told = {"limit": self.calls, "remaining": self.calls - self.used, "used": self.used}
-        told["reset"] = (self.window + 1) * self.seconds
-        return {f"x-ratelimit-{name}": str(value) for name, value in told.items()} | {"x-ratelimit-resource": kind}
+        announced = {"limit": self.calls, "remaining": self.calls - self.used, "used": self.used}
+        announced["reset"] = (self.window + 1) * self.seconds
+        return {f"x-ratelimit-{name}": str(value) for name, value in announced.items()} | {"x-ratelimit-resource": kind}
 
 
 class GitHubStandIn(StandIn):
@@ -60,6 +61,7 @@ class GitHubStandIn(StandIn):
         "exhausted": "every 25th call of a token finds it used up by another program: 403, nothing remains",
         "throttled": "every 17th address answers 429 with Retry-After: 1 the first time",
         "secondary": "every 13th address answers 403 about a secondary limit, with Retry-After: 1, the first time",
+        "incomplete": "every 3rd search times out the first time: its count and its results are too small",
         "bad_token": f"the token {BAD_TOKEN} is answered with 401",
     }
 
@@ -78,24 +80,25 @@ class GitHubStandIn(StandIn):
         self._limits: dict[tuple[str, str], Limit] = {}
         self._asked: Counter[str] = Counter()
         self._calls: Counter[str] = Counter()
+        self._numbers: dict[str, int] = {}
 
     async def answer(self, request: StandInRequest) -> StandInResponse:
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
         kind = "search" if request.path.startswith("/search/") else "core"
-        who = f"token ...{token[-4:]} {kind}" if token else f"no token {kind}"
+        who = f"token {self._number(token)} {kind}" if token else f"no token {kind}"
         if token == BAD_TOKEN and "bad_token" in self.faults:
             return _answer({"message": "Bad credentials"}, 401, note=f"{who} bad")
         limit = self._limit(token, kind)
         accepted = limit.take() and not self._is_exhausted(token, limit)
-        note = "spent" if time.monotonic() > limit.told_at else ""
-        told_at = time.monotonic() + latency_of(request.path, self.latency)
+        note = "spent" if time.monotonic() > limit.announced_at else ""
+        announced_at = time.monotonic() + latency_of(request.path, self.latency)
         if not accepted:
-            limit.told_at = min(limit.told_at, told_at)
+            limit.announced_at = min(limit.announced_at, announced_at)
             return _refused("API rate limit exceeded", 403, limit.headers(kind), note=f"{who} 0 {note}".strip())
         headers = limit.headers(kind)
         left = limit.calls - limit.used
         if not left:
-            limit.told_at = told_at
+            limit.announced_at = announced_at
         response = self._fault(request, headers) or self._found(request, headers)
         return StandInResponse(
             body=response.body,
@@ -104,6 +107,9 @@ class GitHubStandIn(StandIn):
             headers=response.headers,
             note=f"{who} {left} {note}".strip(),
         )
+
+    def _number(self, token: str) -> int:
+        return self._numbers.setdefault(token, len(self._numbers) + 1)
 
     def _limit(self, token: str, kind: str) -> Limit:
         if (token, kind) not in self._limits:
@@ -120,7 +126,7 @@ class GitHubStandIn(StandIn):
 
     def _fault(self, request: StandInRequest, headers: Mapping[str, str]) -> StandInResponse | None:
         """The answer of a fault that is on: each address has it once."""
-        address = request.path + str(sorted(request.query.items()))
+        address = _address(request)
         self._asked[address] += 1
         if self._asked[address] > 1:
             return None
@@ -132,6 +138,11 @@ class GitHubStandIn(StandIn):
         if "secondary" in self.faults and number % 13 == 2:
             return _refused("You have exceeded a secondary rate limit", 403, {**headers, "Retry-After": "1"})
         return None
+
+    def _is_first_of(self, request: StandInRequest, *, every: int) -> bool:
+        """Whether this is the first call of one address in so many."""
+        address = _address(request)
+        return self._asked[address] == 1 and sum(address.encode()) % every == 0
 
     def _found(self, request: StandInRequest, headers: Mapping[str, str]) -> StandInResponse:
         parts = request.path.strip("/").split("/")
@@ -154,6 +165,9 @@ class GitHubStandIn(StandIn):
             return _answer({"message": "Validation Failed"}, 422, headers)
         since, until = (dt.date.fromisoformat(asked[name]) for name in ("since", "until"))
         numbers = self.people.search(asked["place"], since, until)
+        is_incomplete = "incomplete" in self.faults and self._is_first_of(request, every=3)
+        if is_incomplete:
+            numbers = numbers[: len(numbers) // 2]
         first = (int(request.query.get("page", "1")) - 1) * int(request.query.get("per_page", "30"))
         if first >= SEARCH_CAP:
             return _answer({"message": "Only the first 1000 search results are available"}, 422, headers)
@@ -161,8 +175,12 @@ class GitHubStandIn(StandIn):
             {"login": login, "html_url": f"https://github.com/{login}", "type": "User"}
             for login in map(self.people.login, _page(numbers[:SEARCH_CAP], request))
         ]
-        found = {"total_count": len(numbers), "incomplete_results": False, "items": shown}
+        found = {"total_count": len(numbers), "incomplete_results": is_incomplete, "items": shown}
         return _answer(found, headers=headers)
+
+
+def _address(request: StandInRequest) -> str:
+    return request.path + str(sorted(request.query.items()))
 
 
 def _page(values: list[Any], request: StandInRequest) -> list[Any]:
