@@ -15,7 +15,7 @@ from datetime import date
 from typing import Any
 
 from shoal.demo.stand_in import RunningStandIn
-from shoal.recipes.github.demo import make_testimony, profile_answers, social_answers
+from shoal.recipes.github.demo import make_site_report, profile_answers, social_answers
 from shoal.recipes.github.stand_in import GitHubStandIn
 from tests.containers.engine import Engine
 from tests.containers.project import ComposeProject
@@ -211,10 +211,10 @@ class Scenario:
         self._report.check(
             "social was completed for each", set(completed) == there, f"{len(there - set(completed))} lost"
         )
-        testimony = make_testimony(self._site.site, visits, records)
-        untrue = [each for each in testimony.problems if "answered twice" not in each]
+        site_report = make_site_report(self._site.site, visits, records)
+        untrue = [each for each in site_report.problems if "answered twice" not in each]
         self._report.check("the records equal what the site has", not untrue, "; ".join(untrue))
-        for line in testimony.lines[:3]:
+        for line in site_report.lines[:3]:
             self._report.figure("the site's log", line)
         answers = {"profile": profile_answers(visits), "social": completed}
         for stage, logins in answers.items():

@@ -22,7 +22,7 @@ from shoal.service.records import run_record
 
 if TYPE_CHECKING:
     from shoal.config import Settings
-    from shoal.demo.recipe import DemoStep, RecipeDemo, Testimony
+    from shoal.demo.recipe import DemoStep, RecipeDemo, SiteReport
     from shoal.demo.scraper import ScrapeCheck
     from shoal.demo.shop import RunningShop
     from shoal.demo.stand_in import RunningStandIn
@@ -106,7 +106,7 @@ def _demo_recipe(session: Session, name: str, *, serve: bool) -> None:
         with nullcontext() if nobody_looks else serving_beside(session, settings, required=serve):
             if not was_interrupted(results) and not any(result.failed for result in results):
                 results += run([step for step in steps if not step.prepares])
-            said = session.wait(_testimony(shown, site, Fleet(settings)))
+            said = session.wait(_site_report(shown, site, Fleet(settings)))
             if serve and not was_interrupted(results):
                 session.note("\nThe dashboard stays up. Ctrl-C ends the demo.")
                 with suppress(KeyboardInterrupt):
@@ -129,9 +129,9 @@ def _demo_recipe(session: Session, name: str, *, serve: bool) -> None:
         raise typer.Exit(1)
 
 
-async def _testimony(shown: RecipeDemo, site: RunningStandIn[Any], fleet: Fleet) -> Testimony:
+async def _site_report(shown: RecipeDemo, site: RunningStandIn[Any], fleet: Fleet) -> SiteReport:
     async with fleet:
-        return await shown.testimony(site, fleet)
+        return await shown.site_report(site, fleet)
 
 
 def _announce(session: Session, step: DemoStep) -> None:

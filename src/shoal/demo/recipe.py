@@ -56,7 +56,7 @@ class DemoStep(msgspec.Struct, frozen=True):
         return [str(script), *rest] if script.exists() else [sys.executable, "-m", "shoal", *rest]
 
 
-class Testimony(msgspec.Struct, frozen=True, kw_only=True):
+class SiteReport(msgspec.Struct, frozen=True, kw_only=True):
     """What the stand-in's log and the ledger say together: sentences, deviations, and figures by name."""
 
     lines: Sequence[str]
@@ -93,7 +93,7 @@ class RecipeDemo(ABC):
         return ("status", "serve")
 
     @abstractmethod
-    async def testimony(self, site: RunningStandIn[Any], fleet: Fleet) -> Testimony:
+    async def site_report(self, site: RunningStandIn[Any], fleet: Fleet) -> SiteReport:
         """Compare the site's log with the ledger, after the last command."""
 
 

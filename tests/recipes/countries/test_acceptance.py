@@ -1,4 +1,4 @@
-"""The acceptance of S1: workers with browsers behind exits that stop in the middle; the stand-in's log is the witness.
+"""The acceptance of S1: workers with browsers behind exits that stop in the middle; compared with the site's log.
 
 Small in `make test`; ten workers, more URLs and a million of them in `make chaos`.
 """
@@ -106,7 +106,7 @@ def test_workers_lose_nothing_when_their_exits_stop_and_one_is_killed(countries:
         beside = countries.start("start", "argentina", "--urls-file", lists["argentina"])
         eventually(lambda: len(given_out(site.log(), "india")) >= PAGES // 4, PATIENCE)
         workers[0].kill()
-        exits.close()  # nobody goes out from now on
+        exits.close()  # no request can leave
         before = len(site.log())
         for worker in workers[1:]:
             worker.wait_until_it_says("does not answer")

@@ -1,6 +1,6 @@
 """Instances of each stage as processes, one of them killed: each developer once per stage, no token beyond its calls.
 
-The stand-in's log is the witness. S0.1, S0.9, S0.10, S0.24, S0.30.
+All is compared with the site's log. S0.1, S0.9, S0.10, S0.24, S0.30.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 
 import shoal
 from shoal.demo.stand_in import Visit
-from shoal.recipes.github.demo import make_testimony, profile_answers, social_answers
+from shoal.recipes.github.demo import make_site_report, profile_answers, social_answers
 from shoal.recipes.github.stand_in import BAD_TOKEN
 from tests.recipes.github.conftest import PATIENCE, TOKENS, Serve, Site, query, set_up, statuses
 from tests.support import LONG
@@ -78,13 +78,13 @@ def test_one_of_the_instances_is_killed(fleet: Project, serve: Serve) -> None:
     assert statuses(fleet) == {"ENHANCED": people - missing, "FAILED": missing}
     assert fleet.is_sound()
     visits, records = site.log(), records_of(fleet)
-    told = make_testimony(site.site, visits, records, fewest=people - missing)
+    report = make_site_report(site.site, visits, records, fewest=people - missing)
     # Whoever was being asked for when the instance was killed is asked for again, and nobody else.
     again = [login for login, times in profile_answers(visits).items() if times > 1]
     assert len(again) <= held
     assert {login for login, times in social_answers(site.site.people, visits).items() if times > 1} == set()
-    assert [problem for problem in told.problems if "answered twice in the stage profile" not in problem] == []
-    assert told.figures["spent"] == 0
+    assert [problem for problem in report.problems if "answered twice in the stage profile" not in problem] == []
+    assert report.figures["spent"] == 0
     assert_calls_within_limits(visits)
     assert "No more records to claim" in "".join(worker.stderr for worker in workers["social"])  # S0.22
 
@@ -110,7 +110,7 @@ def test_tokens_that_another_program_uses_up_rest_until_their_reset(fleet: Proje
     # In each window of two seconds each token may be refused once to each worker; what was under way then comes too.
     windows = 1 + (site.log()[-1].at - site.log()[0].at) / 2
     assert 2 <= len(refused) <= max(len(site.log()) / 10, 2 * len(TOKENS) * windows)
-    assert make_testimony(site.site, site.log(), records_of(fleet)).figures["profiles"] == 24
+    assert make_site_report(site.site, site.log(), records_of(fleet)).figures["profiles"] == 24
 
 
 @pytest.mark.slow

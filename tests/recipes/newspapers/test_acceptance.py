@@ -1,4 +1,4 @@
-"""The 24 newspapers of the recipe, run as a user runs them; the log of the stand-in is the witness.
+"""The 24 newspapers of the recipe, run as a user runs them; compared with the site's log.
 
 Small: those of three countries. Whole (SHOAL_CHAOS=long): all, with all processes at once and with six.
 """

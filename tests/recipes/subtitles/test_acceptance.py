@@ -1,4 +1,4 @@
-"""A channel from being pasted to the download of its captions: real workers, and the stand-in's log as the witness."""
+"""A channel from being pasted to the download of its captions: real workers, compared with the site's log."""
 
 from __future__ import annotations
 

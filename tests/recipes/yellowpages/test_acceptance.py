@@ -1,4 +1,4 @@
-"""The pool of a Yellow Pages project as its users have it: real processes, and the stand-in's log as the witness.
+"""The pool of a Yellow Pages project as its users have it: real processes, compared with the site's log.
 
 Small in `make test`; with SHOAL_CHAOS=long all of 51 states, ten workers and fifty proxies.
 """

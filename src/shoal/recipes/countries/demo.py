@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.demo.database import PrivateDatabase, private_postgres
-from shoal.demo.recipe import DemoStep, RecipeDemo, Testimony
+from shoal.demo.recipe import DemoStep, RecipeDemo, SiteReport
 from shoal.demo.stand_in import LOOPBACK, RunningStandIn, Visit
 from shoal.fetch.chromium import check_browser
 from shoal.recipes.countries.exits import EXITS, NETWORK, local_exits
@@ -89,7 +89,7 @@ class CountriesDemo(RecipeDemo):
         """The private database has ended with the demo."""
         return super().next_commands() if self._database is None else ("demo countries --serve",)
 
-    async def testimony(self, site: RunningStandIn[Any], fleet: Fleet) -> Testimony:
+    async def site_report(self, site: RunningStandIn[Any], fleet: Fleet) -> SiteReport:
         ran = ("argentina", *(DISTRIBUTED if self._has_postgres else ()))
         visits = site.log()
         lines, problems = [_addresses(visits), _answers(visits)], _direct(visits)
@@ -97,7 +97,7 @@ class CountriesDemo(RecipeDemo):
         for country in ran:
             counts = await fleet.stats(country)
             records = {record["url"]: record async for record in fleet.records(f"latest:{country}")}
-            wrong = [url for url, record in records.items() if not _is_true(site.site, country, record)]
+            wrong = [url for url, record in records.items() if not _is_correct(site.site, country, record)]
             figures[country] = {**counts.by_status(), "wrong": len(wrong)}
             lines.append(
                 f"{country}: {len(records)} of {URLS[country]} prices stored, {len(wrong)} wrong, "
@@ -105,7 +105,7 @@ class CountriesDemo(RecipeDemo):
             )
             if wrong or counts.remaining or len(records) + counts.failed != URLS[country]:
                 problems.append(f"{country}: {counts.by_status()}, {len(wrong)} wrong")
-        return Testimony(lines=lines, problems=problems, figures=figures)
+        return SiteReport(lines=lines, problems=problems, figures=figures)
 
 
 @contextmanager
@@ -136,7 +136,7 @@ def _direct(visits: Sequence[Visit]) -> list[str]:
     return [f"{len(paths)} direct visits, the first of {paths[0]}"] if paths else []
 
 
-def _is_true(site: PriceRegisters, country: str, record: Mapping[str, Any]) -> bool:
+def _is_correct(site: PriceRegisters, country: str, record: Mapping[str, Any]) -> bool:
     facts = site.facts(country, int(record["url"].rpartition("/")[2]))
     names = ("name", "strength", "pack", "updated", "price")
     return all(record[name] == getattr(facts, name) for name in names)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from shoal.demo.recipe import DemoStep, RecipeDemo, Testimony
+from shoal.demo.recipe import DemoStep, RecipeDemo, SiteReport
 from shoal.demo.stand_in import RunningStandIn, Visit
 from shoal.errors import EXIT_INTERRUPTED
 from shoal.recipes.github.population import Population
@@ -61,17 +61,17 @@ class GitHubDemo(RecipeDemo):
             DemoStep(("shoal", "tokens", "ls"), "the tokens: one was refused, the others share the work"),
         ]
 
-    async def testimony(self, site: RunningStandIn[Any], fleet: Fleet) -> Testimony:
+    async def site_report(self, site: RunningStandIn[Any], fleet: Fleet) -> SiteReport:
         stages = {
             stage: [record async for record in fleet.records("latest", stage=stage)]
             for stage in ("username", "profile", "social")
         }
-        return make_testimony(site.site, site.log(), stages, fewest=TARGET)
+        return make_site_report(site.site, site.log(), stages, fewest=TARGET)
 
 
-def make_testimony(
+def make_site_report(
     site: GitHubStandIn, visits: Sequence[Visit], stages: Mapping[str, Records], *, fewest: int = 0
-) -> Testimony:
+) -> SiteReport:
     """Compare the log of the site and the records of a run with the truth."""
     found, profiles, extras = stages["username"], stages["profile"], stages["social"]
     problems: list[str] = []
@@ -101,7 +101,7 @@ def make_testimony(
         "the stored profiles and repositories equal the site's" if not problems else "see the problems",
     ]
     figures = {"requests": len(visits), "spent": spent, "found": len(found), "profiles": len(profiles)}
-    return Testimony(lines=lines, problems=problems, figures=figures)
+    return SiteReport(lines=lines, problems=problems, figures=figures)
 
 
 def profile_answers(visits: Iterable[Visit]) -> Counter[str]:

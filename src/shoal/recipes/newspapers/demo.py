@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from shoal.demo.recipe import DemoStep, RecipeDemo, Testimony
+from shoal.demo.recipe import DemoStep, RecipeDemo, SiteReport
 from shoal.demo.stand_in import RunningStandIn, Visit
 from shoal.recipes.newspapers.expected import expected_records
 from shoal.recipes.newspapers.papers import PAPERS
@@ -48,7 +48,7 @@ class NewspapersDemo(RecipeDemo):
             DemoStep(("shoal", "run", "pacific"), "the same command: only what is new"),
         ]
 
-    async def testimony(self, site: RunningStandIn[Any], fleet: Fleet) -> Testimony:
+    async def site_report(self, site: RunningStandIn[Any], fleet: Fleet) -> SiteReport:
         visits = by_member(site.log())
         problems = [*group_problems(visits)]
         twice = [
@@ -75,7 +75,7 @@ class NewspapersDemo(RecipeDemo):
             f"Members of a group were never visited at once; the shortest pause was {min(gaps):.2f} s.",
         ]
         figures = {"pages": pages, "records": stored, "shortest_pause": round(min(gaps), 2)}
-        return Testimony(lines=lines, problems=problems, figures=figures)
+        return SiteReport(lines=lines, problems=problems, figures=figures)
 
 
 def use_port(configs: Path, site: RunningStandIn[Any]) -> None:

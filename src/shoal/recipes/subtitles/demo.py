@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from shoal.demo.recipe import DemoStep, RecipeDemo, Testimony
+from shoal.demo.recipe import DemoStep, RecipeDemo, SiteReport
 from shoal.demo.stand_in import RunningStandIn, StandIn
 from shoal.errors import ClientMissing
 from shoal.recipes.subtitles.stand_in import VideoSite
@@ -58,13 +58,13 @@ class SubtitlesDemo(RecipeDemo):
             ),
         ]
 
-    async def testimony(self, site: RunningStandIn[Any], fleet: Fleet) -> Testimony:
+    async def site_report(self, site: RunningStandIn[Any], fleet: Fleet) -> SiteReport:
         records = [record async for record in fleet.records("latest:subtitles", stage="video")]
         counts = await fleet.stats("subtitles", stage="video")
         return compare(site, records, dead=counts.dead, retries=RETRIES)
 
 
-def compare(site: RunningStandIn[Any], records: Sequence[Mapping[str, Any]], *, dead: int, retries: int) -> Testimony:
+def compare(site: RunningStandIn[Any], records: Sequence[Mapping[str, Any]], *, dead: int, retries: int) -> SiteReport:
     """What the site knows of itself and saw, against what was stored."""
     videos: Mapping[str, Any] = {video.id: video for video in site.site.videos}
     wanted = {video.id: video.text for video in videos.values() if video.text is not None}
@@ -96,7 +96,7 @@ def compare(site: RunningStandIn[Any], records: Sequence[Mapping[str, Any]], *, 
         f"asked for more than once without need: {len(again)} of {len(plain)}",
     ]
     figures = {"stored": len(stored), "dead": dead, "requests": len(log), "asked_again": len(again)}
-    return Testimony(lines=[line for line in lines if line], problems=problems, figures=figures)
+    return SiteReport(lines=[line for line in lines if line], problems=problems, figures=figures)
 
 
 DEMO = SubtitlesDemo()

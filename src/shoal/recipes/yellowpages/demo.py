@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from shoal.demo.recipe import DemoStep, RecipeDemo, Testimony
+from shoal.demo.recipe import DemoStep, RecipeDemo, SiteReport
 from shoal.demo.stand_in import RunningStandIn, Visit
 from shoal.model.egress import ExitState
 from shoal.model.views import AttemptView
@@ -128,7 +128,7 @@ class YellowPagesDemo(RecipeDemo):
             DemoStep(("shoal", "proxies", "ls", "--state", "banned"), "Dead proxies rest for an hour."),
         ]
 
-    async def testimony(self, site: RunningStandIn[YellowPages], fleet: Fleet) -> Testimony:
+    async def site_report(self, site: RunningStandIn[YellowPages], fleet: Fleet) -> SiteReport:
         assert self._proxies is not None
         proxies, visits, targets = self._proxies, site.log(), await read_targets(fleet)
         states = Counter(target.state for target in targets)
@@ -162,7 +162,7 @@ class YellowPagesDemo(RecipeDemo):
             *([f"dead proxies that do not rest: {', '.join(left)}"] if (left := sorted(proxies.dead - banned)) else []),
         ]
         figures = {"requests": len(visits), "targets": len(targets), "companies": len(found), "closest": closest}
-        return Testimony(lines=lines, problems=problems, figures=figures)
+        return SiteReport(lines=lines, problems=problems, figures=figures)
 
 
 def _has_overlap(shares: Iterable[set[str]]) -> bool:
