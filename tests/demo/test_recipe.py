@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+
+import pytest
 
 from shoal.config.sources import read_dotenv
 from shoal.demo.recipe import DemoStep, child_environment, run_steps, was_interrupted, write_environment
+from shoal.recipes import RECIPES, find_project
 
 WRITE = "import os, pathlib; pathlib.Path('seen').open('a').write(os.environ.get('NAME', '') + '\\n')"
 
@@ -40,8 +44,28 @@ def test_a_background_command_is_stopped_after_the_last_step(tmp_path: Path) -> 
 
 def test_the_environment_of_a_demo(tmp_path: Path) -> None:
     given = {"PATH": "/bin", "SHOAL_CONCURRENCY": "3", "https_proxy": "http://p", "SHOAL_TOR": "/opt/tor"}
-    assert child_environment(given, None) == {"PATH": "/bin", "SHOAL_TOR": "/opt/tor"}
-    assert child_environment(given, "postgresql://me@db/x")["SHOAL_LEDGER"] == "postgresql://me@db/x"
+    texts = dict(find_project("github").files())
+    assert child_environment(given, None, texts) == {"PATH": "/bin", "SHOAL_TOR": "/opt/tor"}
+    assert child_environment(given, "postgresql://me@db/x", texts)["SHOAL_LEDGER"] == "postgresql://me@db/x"
     values = {"URL": "http://127.0.0.1:1/", "TEXT": "two words # no comment", "EMPTY": ""}
     write_environment(tmp_path, values)
     assert read_dotenv(tmp_path / ".env") == values
+
+
+@pytest.mark.parametrize(
+    ("recipe", "names"),
+    [
+        ("github", ["GITHUB_TOKEN", "GITHUB_TOKEN_2", "GITHUB_API", "LOCATIONS", "MAX_RETRIES", "TOKEN_SHARE"]),
+        ("countries", ["TOR_SOCKS_PORT", "TOR_OPTIONS_FILE", "ADDRESS_URL", "WORKER_LEASE_SECONDS", "MAX_RETRIES"]),
+        ("newspapers", []),
+        ("yellowpages", ["YP_BASE_URL", "PROXY_FILE", "WORKER_COUNT"]),
+        ("subtitles", ["MAX_WORKERS", "MAX_RETRIES", "BACKOFF_FACTOR", "VIDEO_TIMEOUT"]),
+    ],
+)
+def test_settings_and_secrets_of_the_shell_do_not_reach_a_demo(recipe: str, names: list[str]) -> None:
+    """They would outrank the demo's `.env`, and tokens would go to the stand-in."""
+    assert recipe in RECIPES
+    texts = dict(find_project(recipe).files())
+    example = re.findall(r"([A-Z][A-Z0-9_]+)=", texts.get(".env.example", ""))
+    given = dict.fromkeys([*names, *example], "of the shell") | {"PATH": "/bin", "GH_EDITOR": "vi"}
+    assert child_environment(given, None, texts) == {"PATH": "/bin", "GH_EDITOR": "vi"}

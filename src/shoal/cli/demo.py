@@ -82,8 +82,9 @@ def _demo_recipe(session: Session, name: str, *, serve: bool) -> None:
     shown = find_demo(name)
     ledger = session.settings.ledger if _ledger_was_named(session.settings) else None
     folder = Path(tempfile.mkdtemp(prefix=f"shoal-demo-{name}-"))
-    write_project(folder, dict(find_project(name).files()))
-    environ = child_environment(os.environ, ledger)
+    texts = dict(find_project(name).files())
+    write_project(folder, texts)
+    environ = child_environment(os.environ, ledger, texts)
     os.environ.clear()
     os.environ.update(environ)
     sys.argv[0] = str(Path(sys.argv[0]).absolute())  # commands that are suggested name it

@@ -6,13 +6,16 @@ says, from its log, what was asked, how often, and how close together; the demo 
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 import subprocess
 import sys
+import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, ClassVar
@@ -114,15 +117,19 @@ def write_environment(folder: Path, values: Mapping[str, str]) -> None:
     (folder / ".env").write_text("".join(lines), encoding="utf-8")
 
 
-def child_environment(environ: Mapping[str, str], ledger: str | None) -> dict[str, str]:
-    """The environment of the commands: without settings and databases of this shell, and without its proxies.
+def child_environment(environ: Mapping[str, str], ledger: str | None, texts: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the commands: without settings, secrets and databases of this shell, and without its proxies.
 
-    The site is on this machine, and the demo has settings of its own. `ledger`: one that was named for the demo.
+    The site is on this machine, and the demo has settings of its own, in `.env`, which the environment would overrule.
+    `texts`: the files of the project, which name its settings. `ledger`: one that was named for the demo.
     """
+    settings = _settings_named_in(texts)
     kept = {
         name: value
         for name, value in environ.items()
-        if not name.startswith((ENV_PREFIX, "DB_", "PG", "POSTGRES_")) and not name.upper().endswith("_PROXY")
+        if not name.startswith((ENV_PREFIX, "DB_", "PG", "POSTGRES_"))
+        and not name.upper().endswith("_PROXY")
+        and not any(fnmatchcase(name, pattern) for pattern in settings)
     }
     for name in ("SHOAL_CHROMIUM", "SHOAL_TOR", "SHOAL_BROWSER_SANDBOX"):  # programs of this machine
         if name in environ:
@@ -130,6 +137,15 @@ def child_environment(environ: Mapping[str, str], ledger: str | None) -> dict[st
     if ledger is not None:
         kept[f"{ENV_PREFIX}LEDGER"] = ledger
     return kept
+
+
+def _settings_named_in(texts: Mapping[str, str]) -> set[str]:
+    """The variables that a project reads, those of token pools as patterns."""
+    example = re.findall(r"^#? ?([A-Z][A-Z0-9_]*)=", texts.get(".env.example", ""), re.MULTILINE)
+    used = re.findall(r"\$\{([A-Z][A-Z0-9_]*)", texts["shoal.toml"])
+    pools = tomllib.loads(texts["shoal.toml"]).get("egress", {}).values()
+    tokens = [pattern for pool in pools for pattern in pool.get("env", ())]
+    return {*example, *used, *tokens}
 
 
 def run_steps(
