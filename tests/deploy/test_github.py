@@ -24,6 +24,7 @@ from shoal.templates import write_project
 from tests.deploy.test_commands import LEAST_SPARE_SECONDS, parsed
 from tests.deploy.test_ecs import complaints
 from tests.deploy.test_kubernetes import VERSIONS
+from tests.recipes.github.conftest import PATIENCE
 from tests.support.deployments import DB_VARIABLES, DEPLOY, ShoalCommand
 from tests.support.project import Command, Project, clean_environment
 
@@ -53,7 +54,8 @@ def commands() -> Iterator[ShoalCommand]:
         yield ShoalCommand(f"kubernetes {container['name']}", container["args"])
     for stage in STAGES:
         yield ShoalCommand(f"ecs {stage}", ecs(f"{stage}_scraper")["containerDefinitions"][0]["command"])
-    yield ShoalCommand("ecs first run", ecs("first-run")["overrides"]["containerOverrides"][0]["command"])
+    for name in ("migrate", "first-run"):
+        yield ShoalCommand(f"ecs {name}", ecs(name)["overrides"]["containerOverrides"][0]["command"])
 
 
 @pytest.mark.parametrize("command", list(commands()), ids=lambda command: command.place)
@@ -112,7 +114,7 @@ def test_the_services_do_their_work(tmp_path: Path, postgres_url: str) -> None:
             assert command.wait() == 0, command.stderr
         workers = [start(10 + number, f"{stage}_scraper") for number, stage in enumerate(STAGES)]
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + PATIENCE
             while project.counts(stage="social").done < 6:
                 assert time.monotonic() < deadline, workers[0].stderr
                 time.sleep(0.1)
@@ -157,9 +159,13 @@ def test_ecs_runs_five_tasks_of_a_stage() -> None:
         (container,) = task["containerDefinitions"]
         assert container["stopTimeout"] >= LEAST
         assert {"DB_HOST", "DB_PASSWORD", "GITHUB_TOKEN"} <= {secret["name"] for secret in container["secrets"]}
-    for name in ("run-task", "first-run"):
-        assert complaints("RunTask", ecs(name)) == ""
-        assert ecs(name)["taskDefinition"] in {f"{stage}_scraper" for stage in STAGES}
+    for name in ("migrate", "first-run", "run-task"):
+        call = ecs(name)
+        assert complaints("RunTask", call) == ""
+        assert call["taskDefinition"] in {f"{stage}_scraper" for stage in STAGES}
+        overridden = [each["name"] for each in call.get("overrides", {}).get("containerOverrides", [])]
+        assert overridden == ([] if name == "run-task" else [call["taskDefinition"]])
+    assert ecs("migrate")["overrides"]["containerOverrides"][0]["command"][:2] == ["db", "migrate"]
     assert ecs("run-task")["count"] == 5
 
 
