@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,8 @@ import pytest
 from shoal.config.sources import read_dotenv
 from shoal.demo.recipe import DemoStep, child_environment, run_steps, was_interrupted, write_environment
 from shoal.recipes import RECIPES, find_project
+from tests.support.browsers import require_chromium
+from tests.support.project import clean_environment
 
 WRITE = "import os, pathlib; pathlib.Path('seen').open('a').write(os.environ.get('NAME', '') + '\\n')"
 
@@ -69,3 +74,30 @@ def test_settings_and_secrets_of_the_shell_do_not_reach_a_demo(recipe: str, name
     example = re.findall(r"([A-Z][A-Z0-9_]+)=", texts.get(".env.example", ""))
     given = dict.fromkeys([*names, *example], "of the shell") | {"PATH": "/bin", "GH_EDITOR": "vi"}
     assert child_environment(given, None, texts) == {"PATH": "/bin", "GH_EDITOR": "vi"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["github", "countries"])
+def test_a_demo_runs_to_its_end(tmp_path: Path, recipe: str) -> None:
+    """On SQLite, where of the countries only Argentina runs. A token and a setting of the shell are not used."""
+    if recipe == "countries":
+        require_chromium()
+    shell = {"GITHUB_TOKEN": "a-real-token-wxyz", "MAX_RETRIES": "-1", "TOR_SOCKS_PORT": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "shoal", "demo", recipe, "--json"],
+        cwd=tmp_path,
+        env=clean_environment(tmp_path, SHOAL_LEDGER=str(tmp_path / "demo.db"), **shell),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    said = json.loads(ended.stdout)
+    assert (said["recipe"], said["problems"]) == (recipe, [])
+    if recipe == "github":
+        assert said["profiles"] >= 120
+    else:
+        counts = said["argentina"]
+        assert (counts["completed"], counts["failed"], counts["total"], counts["wrong"]) == (59, 1, 60, 0)
+    assert "wxyz" not in ended.stdout + ended.stderr

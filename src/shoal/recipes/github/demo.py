@@ -31,7 +31,7 @@ class GitHubDemo(RecipeDemo):
         return GitHubStandIn(
             latency=(0.03, 0.12),
             faults=("missing", "errors", "secondary", "throttled", "bad_token"),
-            limits={"core": (150, 15), "search": (30, 15)},
+            limits={"core": (150, 10), "search": (30, 10)},
         )
 
     def environment(self, site: RunningStandIn[Any]) -> Mapping[str, str]:
