@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from tests.recipes.countries.conftest import Countries
@@ -46,34 +47,52 @@ def test_settings_by_their_old_names(tmp_path: Path) -> None:  # S1.1, S1.7, S1.
 
 
 def test_a_cluster_gets_the_worker_command_by_ssh(tmp_path: Path) -> None:
-    """The script of the project, with an `ssh` that writes down what it is called with."""
+    """The script of the project, with an `ssh` that writes down what it is called with, and runs it here."""
+    answer = {"run_id": "20261118_010203", "worker_command": "shoal-of-node worker india --run-id 20261118_010203"}
     with Countries(tmp_path, "postgresql://x/y"):
-        ssh = tmp_path / "bin" / "ssh"
-        ssh.parent.mkdir()
-        ssh.write_text('#!/bin/sh\nfor word in "$@"; do echo "$word"; done >> calls.txt\n')
-        ssh.chmod(0o755)
-        answer = {"run_id": "20261118_010203", "worker_command": "shoal worker india --run-id 20261118_010203"}
-        done = subprocess.run(
-            [sys.executable, "cluster.py"],
-            cwd=tmp_path,
-            input=json.dumps(answer),
-            env={**clean_environment(tmp_path), "PATH": f"{ssh.parent}:{os.environ['PATH']}"},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        (tmp_path / "countries").mkdir()
+        write_program(tmp_path / "bin/ssh", 'for word in "$@"; do echo "$word"; done >> calls.txt; exec sh -c "$word"')
+        missing = start_cluster(tmp_path, json.dumps(answer))
+        assert missing.returncode == 1
+        assert "scraper@worker2.example.org: failed with 127" in missing.stdout
+        assert "there is no shoal-of-node" in missing.stderr
+        write_program(tmp_path / "bin/shoal-of-node", 'echo "$@" >> started.txt')
+        done = start_cluster(tmp_path, json.dumps(answer))
         assert done.returncode == 0, done.stderr
         assert "scraper@worker2.example.org: 5 workers of run 20261118_010203" in done.stdout
-        calls = (tmp_path / "calls.txt").read_text().splitlines()
-        script = calls[-1]
-        # The script is one for a shell: two workers instead of five, each of which only says what it is.
-        local = script.replace("cd countries", f"cd {tmp_path}").replace("seq 5", "seq 2")
-        subprocess.run(
-            ["sh", "-c", local.replace(answer["worker_command"], "sh -c 'echo w >> w.txt'") + "; wait"], check=True
-        )
-    assert calls[:2] == ["-i", str(tmp_path / ".ssh/id_ed25519")]
-    assert (tmp_path / "w.txt").read_text() == "w\nw\n"
+        assert (tmp_path / "calls.txt").read_text().splitlines()[:2] == ["-i", str(tmp_path / ".ssh/id_ed25519")]
+        started, deadline = tmp_path / "countries/started.txt", time.monotonic() + 60
+        while not started.exists() or len(started.read_text().splitlines()) < 10:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert set(started.read_text().splitlines()) == {"worker india --run-id 20261118_010203"}
+
+
+def test_a_cluster_without_an_answer_starts_nothing(tmp_path: Path) -> None:
+    with Countries(tmp_path, "postgresql://x/y"):
+        ended = start_cluster(tmp_path, "")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "no worker was started" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def write_program(path: Path, script: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def start_cluster(folder: Path, answer: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "cluster.py"],
+        cwd=folder,
+        input=answer,
+        env={**clean_environment(folder), "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 def test_the_demo_says_what_is_missing(tmp_path: Path) -> None:

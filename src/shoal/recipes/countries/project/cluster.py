@@ -2,9 +2,9 @@
 
     shoal start india --urls-file urls/india.txt | python cluster.py
 
-It reads the answer of `shoal start`, whose worker_command names the run and the database; the password is in the .env
-of each machine. Workers end by themselves when the run is done; `shoal workers ls` lists them, `shoal workers stop`
-ends them.
+It reads the answer of `shoal start`, whose worker_command names the run and the database. The .env of each machine has
+the password: PGPASSWORD, or POSTGRES_PASSWORD beside POSTGRES_HOST. Workers end when the run is done; errors
+before they have a log are in worker-errors.log. `shoal workers ls` lists them, `shoal workers stop` ends them.
 """
 
 import json
@@ -16,12 +16,22 @@ from pathlib import Path
 
 
 def main():
-    run = json.load(sys.stdin)
+    try:
+        run = json.load(sys.stdin)
+    except ValueError:
+        print("`shoal start` gave no answer of a distributed scraper; no worker was started.", file=sys.stderr)
+        return 1
+    program = shlex.quote(shlex.split(run["worker_command"])[0])
     nodes = tomllib.loads(Path("cluster.toml").read_text())["nodes"]
     failed = 0
     for node in nodes:
         worker = f"nohup {run['worker_command']} >/dev/null 2>>worker-errors.log &"  # each worker logs to .shoal/logs
-        script = f"cd {shlex.quote(node['folder'])} && for n in $(seq {int(node['workers'])}); do {worker} done"
+        # What is started in the background has no exit code, so the program is looked for first.
+        script = (
+            f"cd {shlex.quote(node['folder'])} || exit; "
+            f"command -v {program} >/dev/null || {{ echo there is no {program} >&2; exit 127; }}; "
+            f"for n in $(seq {int(node['workers'])}); do {worker} done"
+        )
         login = f"{node['user']}@{node['host']}"
         command = ["ssh", "-i", str(Path(node["key"]).expanduser()), "-o", "BatchMode=yes", login, script]
         code = subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
