@@ -23,8 +23,11 @@ import pytest
 
 import shoal
 from shoal.demo.stand_in import Visit
+from shoal.ledger.postgres.ledger import open_postgres
+from shoal.model.worker import Scope, WorkerSpec
 from shoal.recipes.countries.exits import NETWORK, local_exits
 from shoal.recipes.countries.stand_in import ADDRESS_PATH, PriceRegisters
+from shoal.testing.harness import dead
 from tests.recipes.countries.conftest import Countries
 from tests.recipes.countries.site_process import SiteProcess
 from tests.support import LONG
@@ -38,7 +41,7 @@ WORKERS = 10 if LONG else 3
 PAGES = 400 if LONG else 24
 GONE = sum(number % 100 == 13 for number in range(1, PAGES + 1))
 TOR_WORKERS = 10 if LONG else 2
-TOR_PAGES = 200 if LONG else 8
+TOR_PAGES = 200 if LONG else 16
 MANY = 1_000_000 if LONG else 20_000
 PATIENCE = 600.0 if LONG else 240.0
 
@@ -73,6 +76,11 @@ def queued(command: Command) -> dict[str, Any]:
     return answer
 
 
+def homes_of_browsers(folder: Path) -> list[Path]:
+    """One for each browser that runs."""
+    return list(folder.glob("shoal-browser-*"))
+
+
 def browser_folders(folder: Path) -> list[Path]:
     """What browsers of workers leave in their temporary folder: homes and profiles."""
     return [path for pattern in ("shoal-browser-*", "playwright_*") for path in folder.glob(pattern)]
@@ -87,7 +95,8 @@ def eventually(condition: Any, timeout: float = 60.0) -> None:
 
 def test_workers_lose_nothing_when_their_exits_stop_and_one_is_killed(countries: Countries) -> None:  # S1.10, S1.16
     """Browsers behind exits, a single scraper beside; exits stop, a worker is killed; no visit is direct."""
-    with PriceRegisters(latency=(0.01, 0.05), faults=FAULTS).serving() as site, ExitStack() as exits:
+    slow, quick = (0.8, 1.2), (0.01, 0.05)
+    with PriceRegisters(latency=slow, faults=FAULTS).serving() as site, ExitStack() as exits:
         port = exits.enter_context(local_exits())
         countries.configure(
             site.url,
@@ -104,14 +113,21 @@ def test_workers_lose_nothing_when_their_exits_stop_and_one_is_killed(countries:
         work = ("worker", "--scraper", "india", "--run-id", answer["run_id"], "--batch-size", "10")
         workers = [countries.start(*work) for _ in range(WORKERS)]
         beside = countries.start("start", "argentina", "--urls-file", lists["argentina"])
+        eventually(lambda: len(homes_of_browsers(countries.folder)) == WORKERS, PATIENCE)
         eventually(lambda: len(given_out(site.log(), "india")) >= PAGES // 4, PATIENCE)
+        for worker in workers:
+            worker.tell(signal.SIGSTOP)  # so that none has finished its pages before the exits are gone
+        assert len(given_out(site.log(), "india")) < PAGES - GONE
         workers[0].kill()
         exits.close()  # no request can leave
         before = len(site.log())
         for worker in workers[1:]:
+            worker.tell(signal.SIGCONT)
+        for worker in workers[1:]:
             worker.wait_until_it_says("does not answer")
         paused = len(site.log())
         assert paused - before <= 4 * WORKERS, "visits that had begun"
+        site.site.latency = quick
         exits.enter_context(local_exits(port))
         assert [worker.wait(PATIENCE) for worker in workers[1:]] == [0] * (WORKERS - 1)
         assert beside.wait(PATIENCE) == 0
@@ -157,6 +173,8 @@ def test_each_worker_has_a_tor_and_a_browser_of_its_own(tor_network: TorNetwork,
             urls = countries.urls(site.truth.urls("india", TOR_PAGES), "urls/india.txt")
             run = queued(countries.shoal("start", "india", "--urls-file", urls))["run_id"]
             workers = [countries.start("worker", "india", "--run-id", run) for _ in range(TOR_WORKERS)]
+            eventually(lambda: len(_tors(tmp_path)) == TOR_WORKERS, PATIENCE)
+            assert len(list(tmp_path.glob("shoal-tor-*"))) == TOR_WORKERS, "each has a folder of its own"
             site.wait_until(lambda visits: len(given_out(visits, "india")) >= TOR_PAGES // 4, PATIENCE)
             tors = _tors(tmp_path)
             assert len(tors) == TOR_WORKERS
@@ -209,27 +227,44 @@ async def test_the_old_queries_run_on_the_database_as_they_are(countries: Countr
             f"SELECT status, COUNT(*) FROM url_work_queue WHERE run_id = '{run}' GROUP BY status"
         )
         assert [tuple(row) for row in depth] == [("pending", MANY)]
+        url = await person.fetchval(f"SELECT url FROM url_work_queue WHERE run_id = '{run}' ORDER BY id LIMIT 1")
+        assert url == f"{site.site.address('russia')}/russia/drug/1"
+        gone, held = await claim_two_and_fail_one(countries.ledger, run)
         workers = "SELECT worker_id, COUNT(*) FROM url_work_queue WHERE status = 'claimed' GROUP BY worker_id"
-        assert await person.fetch(workers) == []
+        assert [tuple(row) for row in await person.fetch(workers)] == [("node-1-abc", 1)]
         failed = (
             f"SELECT url, error_message, retry_count FROM url_work_queue WHERE run_id = '{run}' AND status = 'failed'"
         )
-        assert await person.fetch(failed) == []
-        url = await person.fetchval(f"SELECT url FROM url_work_queue WHERE run_id = '{run}' ORDER BY id LIMIT 1")
-        assert url == f"{site.site.address('russia')}/russia/drug/1"
+        assert [tuple(row) for row in await person.fetch(failed)] == [(gone, "404 Not Found", 0)]
+        claimed = "SELECT url FROM url_work_queue WHERE status = 'claimed'"
+        assert await person.fetchval(claimed) == held
+        async with shoal.connect(countries.ledger) as fleet:
+            counts = (await fleet.stats("russia", run)).by_status()
+            assert counts == {
+                "pending": MANY - 2,
+                "claimed": 1,
+                "completed": 0,
+                "failed": 1,
+                "remaining": MANY - 1,
+                "total": MANY,
+            }
+            await person.execute("update shoal.lease set claimed_at = claimed_at - interval '6 minutes'")
+            assert (await fleet.release(older_than=300)).released == 1
+        assert await person.fetchval(claimed) is None
     finally:
         await person.close()
-    async with shoal.connect(countries.ledger) as fleet:
-        counts = (await fleet.stats("russia", run)).by_status()
-        assert counts == {
-            "pending": MANY,
-            "claimed": 0,
-            "completed": 0,
-            "failed": 0,
-            "remaining": MANY,
-            "total": MANY,
-        }
-        assert (await fleet.release(older_than=300)).released == 0
+
+
+async def claim_two_and_fail_one(place: str, run: str) -> tuple[str | None, str | None]:
+    """What a worker does; returns the URL that failed and the one that it holds."""
+    ledger = await open_postgres(place)
+    try:
+        await ledger.workers.register(WorkerSpec(id="node-1-abc", node="node", pid=1))
+        first, second = await ledger.claims.claim("node-1-abc", Scope(run_ids=(run,)), 2)
+        await ledger.commits.commit("node-1-abc", [dead(first, "404 Not Found")])
+        return first.url, second.url
+    finally:
+        await ledger.close()
 
 
 def test_preflight_compares_the_exit_with_this_machine(countries: Countries) -> None:  # S1.10

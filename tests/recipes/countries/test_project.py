@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
+import pytest
+
+from shoal.config import load_settings
+from shoal.demo.recipe import write_environment
 from tests.recipes.countries.conftest import Countries
 from tests.support.browsers import require_chromium
 from tests.support.project import Project, clean_environment
@@ -43,7 +49,30 @@ def test_settings_by_their_old_names(tmp_path: Path) -> None:  # S1.1, S1.7, S1.
         "russia": ("distributed", 1),
         "argentina": ("single", 0),
     }
+    tor = load_settings({}, environ={}, folder=tmp_path).egress["tor"]
     assert "secret-secret" not in shown
+    assert (tor.socks, tor.control) == ("127.0.0.1:9050", "127.0.0.1:9051")
+
+
+@pytest.mark.parametrize("names", ["POSTGRES_HOST PORT DB USER", "DB_HOST PORT NAME USER", "PGHOST PORT DATABASE USER"])
+def test_the_worker_command_names_the_database_whatever_named_it(countries: Countries, names: str) -> None:  # S1.5
+    """As it stands, without these variables, it finds the run; the password is not in it."""
+    prefix = names[: names.index("HOST")]
+    at = urlsplit(countries.ledger)
+    values = (at.hostname, str(at.port), at.path.removeprefix("/"), at.username)
+    variables = {
+        f"{prefix}{name.removeprefix(prefix)}": value or "" for name, value in zip(names.split(), values, strict=True)
+    }
+    password = unquote(at.password or "")
+    write_environment(countries.folder, {**variables, f"{prefix}PASSWORD": password, "TOR_SOCKS_PORT": "1"})
+    urls = countries.urls(["http://127.0.0.1:1/russia/drug/1"], "urls/russia.txt")
+    said = countries.shoal("start", "russia", "--urls-file", urls)
+    command = shlex.split(json.loads(said.stdout)["worker_command"])
+    assert password not in said.stdout + said.stderr
+    write_environment(countries.folder, {"TOR_SOCKS_PORT": "1"})
+    run, ledger = (command[command.index(flag) + 1] for flag in ("--run-id", "--ledger"))
+    counts = countries.shoal("stats", "russia", run, "--json", "--ledger", ledger, PGPASSWORD=password).stdout
+    assert json.loads(counts)["pending"] == 1
 
 
 def test_a_cluster_gets_the_worker_command_by_ssh(tmp_path: Path) -> None:

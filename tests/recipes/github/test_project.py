@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from shoal.config import load_settings
+from shoal.demo.recipe import write_environment
+from shoal.recipes.github import PROJECT
 from shoal.recipes.github.population import PLACES
+from shoal.service.lookup import load_configured
+from shoal.templates import write_project
 from tests.recipes.github.conftest import PATIENCE, Serve, query, set_up, statuses
 from tests.support.project import Project
 
@@ -40,20 +44,39 @@ def test_the_tests_of_the_project_pass(project: Project, serve: Serve) -> None:
     assert ended.returncode == 0, ended.stdout
 
 
-def test_settings_have_their_old_names(project: Project, serve: Serve) -> None:
-    """S0.3, S0.24, S0.25."""
-    set_up(project, serve(places=SMALL))
-    old: dict[str, Any] = {
-        "BATCH_SIZE": "20",
-        "MAX_RETRIES": "7",
-        "RATE_LIMIT_DELAY": "5",
-        "TARGET_PROFILES": "9",
-    }
-    lines = project.shoal("config", "show", "github", "--json", **old).stdout.splitlines()
-    shown = {line["name"]: line["value"] for line in map(json.loads, lines)}
-    assert (shown["batch_size"], shown["retries"]) == (20, 7)
-    assert (shown["stages.profile.delay"], shown["stages.profile.max_records"]) == ([5, 5], 9)
-    assert shown["stages.username.max_records"] == 12_000
+# What `.env` says by its old names, and what the scraper then has.
+SETTINGS: dict[str, tuple[str, Callable[[Any, Any], object], object]] = {
+    "GITHUB_API": ("http://api.example", lambda scraper, _: scraper.settings.api, "http://api.example"),
+    "LOCATIONS": ("Suva, Fiji; Samoa", lambda scraper, _: scraper.settings.locations, "Suva, Fiji; Samoa"),
+    "FIRST_YEAR": ("2020", lambda scraper, _: scraper.settings.first_year, 2020),
+    "LAST_YEAR": ("2021", lambda scraper, _: scraper.settings.last_year, 2021),
+    "USERNAMES_FILE": ("names.txt", lambda scraper, _: scraper.settings.usernames_file, "names.txt"),
+    "RETRY_DELAY": ("1.5", lambda scraper, _: scraper.settings.retry_delay, 1.5),
+    "EXPONENTIAL_BACKOFF": ("false", lambda scraper, _: scraper.settings.exponential_backoff, False),
+    "TARGET_USERNAMES": ("50", lambda scraper, _: scraper.stages["username"].policy.max_records, 50),
+    "TARGET_PROFILES": ("9", lambda scraper, _: scraper.stages["profile"].policy.max_records, 9),
+    "RATE_LIMIT_DELAY": ("5", lambda scraper, _: [each.policy.delay for each in scraper.stages.values()], [(5, 5)] * 3),
+    "MAX_RETRIES": ("7", lambda scraper, _: {each.policy.retries for each in scraper.stages.values()}, {7}),
+    "BATCH_SIZE": ("20", lambda _, settings: settings.batch_size, 20),
+    "CONCURRENCY": ("6", lambda _, settings: settings.concurrency, 6),
+    "TOKEN_SHARE": ("split", lambda _, settings: settings.egress["github"].share, "split"),
+    "SCHEDULE": ("0 5 * * *", lambda _, settings: settings.scrapers["github"].schedule.cron, "0 5 * * *"),
+    "SCHEDULE_ACTION": ("run", lambda _, settings: settings.scrapers["github"].schedule.action, "run"),
+    "DB_HOST": ("db.example", lambda _, settings: settings.ledger, "postgresql://db.example/"),
+}
+
+
+def test_settings_have_their_old_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S0.3, S0.24, S0.25: each of them reaches what it is for, and is not what it is without."""
+    write_project(tmp_path, dict(PROJECT.files()))
+    monkeypatch.chdir(tmp_path)
+    default, default_settings = load_configured("github", load_settings({}, environ={}, folder=tmp_path))
+    write_environment(tmp_path, {name: value for name, (value, _, _) in SETTINGS.items()})
+    scraper, settings = load_configured("github", load_settings({}, environ={}, folder=tmp_path))
+    found = {name: read(scraper, settings) for name, (_, read, _) in SETTINGS.items()}
+    assert found == {name: expected for name, (_, _, expected) in SETTINGS.items()}
+    unchanged = [name for name, (_, read, _) in SETTINGS.items() if read(default, default_settings) == found[name]]
+    assert unchanged == []
 
 
 def test_a_run_ends_at_its_targets(project: Project, serve: Serve) -> None:
@@ -229,7 +252,7 @@ def test_a_file_of_user_names_replaces_the_searches(project: Project, serve: Ser
     [({}, "Set LOCATIONS or USERNAMES_FILE in .env."), ({"USERNAMES_FILE": "nowhere.txt"}, "USERNAMES_FILE")],
 )
 def test_a_run_without_anybody_to_look_for_leaves_nothing_behind(
-    project: Project, serve: Serve, variables: dict[str, str], said: str
+    project: Project, serve: Serve, variables: dict[str, Any], said: str
 ) -> None:
     site = serve(places=SMALL)
     set_up(project, site, **variables)
