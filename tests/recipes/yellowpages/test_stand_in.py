@@ -11,7 +11,7 @@ import pytest
 from shoal import Page
 from shoal.demo.stand_in import RunningStandIn
 from shoal.recipes.yellowpages.proxies import PASSWORD, USER, serving_proxies
-from shoal.recipes.yellowpages.stand_in import PER_PAGE, YellowPages
+from shoal.recipes.yellowpages.stand_in import PER_PAGE, YellowPages, slug
 
 CITY, CATEGORY = "los-angeles-ca", "plumbers"
 PATH = f"/{CITY}/{CATEGORY}"
@@ -58,6 +58,10 @@ def test_pages_have_thirty_listings_and_lead_to_the_next(site: YellowPages) -> N
         missing = next(f"city-{n}-ca" for n in range(99) if site.is_missing(f"city-{n}-ca", CATEGORY))
         assert ask(running, f"/{missing}/{CATEGORY}")[0] == 404
         assert ask(running, f"/search?search_terms=Plumbers&geo_location_terms={missing}")[0] == 200
+
+
+def test_a_search_finds_the_city_of_the_page_whatever_accents_its_name_has() -> None:
+    assert slug("Cañon City, CO") == "canon-city-co"
 
 
 def test_faults(site: YellowPages) -> None:

@@ -10,6 +10,7 @@ import random
 import re
 import sys
 import time
+import unicodedata
 from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any, ClassVar
@@ -183,8 +184,10 @@ class YellowPages(StandIn):
 
 
 def slug(text: str) -> str:
-    """`Los Angeles, CA` as `los-angeles-ca`."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    """`Los Angeles, CA` as `los-angeles-ca`, `Cañon City, CO` as `canon-city-co`."""
+    letters = unicodedata.normalize("NFKD", text.lower())
+    plain = "".join(letter for letter in letters if not unicodedata.combining(letter))
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
 
 
 def _row(business: Business, listing: str) -> str:

@@ -28,7 +28,7 @@ def read_rules(path: Path) -> Rules:
 
 def score(listing: Listing, rules: Rules) -> int:
     """0 to 100: 40 for a listing about which nothing is known; 0 for one with a blocked tag."""
-    tags = {tag.lower() for tag in listing.category_tags}
+    tags = _tags(listing)
     if tags & rules.block:
         return 0
     words = f"{listing.name} {listing.description} {' '.join(listing.services)}".lower()
@@ -47,4 +47,10 @@ def refusal(listing: Listing, rules: Rules, *, least: int, sponsored: bool) -> s
         return "sponsored"
     if not listing.website:
         return "without_website"
+    if _tags(listing) & rules.block:
+        return "blocked_category"
     return "low_score" if score(listing, rules) < least else None
+
+
+def _tags(listing: Listing) -> set[str]:
+    return {tag.lower() for tag in listing.category_tags}

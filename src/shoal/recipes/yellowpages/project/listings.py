@@ -42,7 +42,7 @@ def looks_blocked(page: Page) -> str | None:
     """Why a page with a good status is not a page of results: the site shows a captcha instead."""
     if page.status == 404 or page.css(".search-results, .no-results").get() is not None:
         return None
-    return "a captcha" if "captcha" in page.text.lower() else "no results and no word about it"
+    return "a captcha" if "captcha" in page.text.lower() else "neither results nor the sentence that there are none"
 
 
 def company_key(website: str) -> str:

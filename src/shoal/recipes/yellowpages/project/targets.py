@@ -2,6 +2,7 @@
 
 import csv
 import re
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +25,10 @@ class City:
 
     @property
     def slug(self) -> str:
-        """`los-angeles-ca`"""
-        return re.sub(r"[^a-z0-9]+", "-", f"{self.name} {self.state_id}".lower())
+        """`los-angeles-ca`; letters lose their accents: Cañon City is `canon-city-co`."""
+        letters = unicodedata.normalize("NFKD", f"{self.name} {self.state_id}".lower())
+        plain = "".join(letter for letter in letters if not unicodedata.combining(letter))
+        return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,14 @@
 """One target on a saved page, the score of listings, the targets of the cities, the states of the workers."""
 
+import dataclasses
+
 import pytest
-from filter import read_rules, score
+from filter import read_rules, refusal, score
 from listings import Listing, company_key, listings_of, looks_blocked
 from shoal import Counters, Item, Permanent
 from shoal.testing import FakeHttp, RecordedLog, yielded_by
 from state_assignments import DATA, STATES, problems, read_assignments
-from targets import make_targets, read_categories, read_cities
+from targets import City, make_targets, read_categories, read_cities
 from yellowpages import crawl_single_target
 
 SITE = "https://yp.example"
@@ -31,7 +33,8 @@ def test_one_listing_of_five_becomes_a_company(shoal_page):
         "rejected": 4,
         "rejected_sponsored": 1,
         "rejected_without_website": 1,
-        "rejected_low_score": 2,
+        "rejected_blocked_category": 1,
+        "rejected_low_score": 1,
     }
     assert log.events[-1].event == "Target completed"
     assert (log.events[-1].fields["accepted"], log.events[-1].fields["rejected"]) == (1, 4)
@@ -58,6 +61,7 @@ def test_a_captcha_is_no_page_of_results(shoal_page):
     assert looks_blocked(page) is None
     assert looks_blocked(page.replace(body=NOTHING.encode())) is None
     assert looks_blocked(page.replace(body=b"<p>Solve this captcha")) == "a captcha"
+    assert looks_blocked(page.replace(body=b"<p>Hello")) == "neither results nor the sentence that there are none"
 
 
 def test_the_score_of_a_listing():
@@ -66,6 +70,14 @@ def test_the_score_of_a_listing():
     assert score(plain, rules) == 40
     assert score(Listing(name="Cedar", profile_url="", source_page="", category_tags=("Plumbers",)), rules) == 70
     assert score(Listing(name="Cedar", profile_url="", source_page="", category_tags=("Trade Schools",)), rules) == 0
+
+
+def test_a_blocked_category_is_rejected_at_any_least_score():
+    rules = read_rules(DATA / "filter.toml")
+    school = Listing(name="Cedar", profile_url="", source_page="", website="cedar.example", category_tags=("Plumbers",))
+    assert refusal(school, rules, least=0, sponsored=False) is None
+    school = dataclasses.replace(school, category_tags=("Plumbers", "Trade Schools"))
+    assert refusal(school, rules, least=0, sponsored=False) == "blocked_category"
 
 
 def test_a_company_has_one_key_whatever_form_its_website_has():
@@ -84,6 +96,16 @@ def test_large_cities_come_first_and_have_more_pages():
     first = next(target for target in targets if target.city_slug == "los-angeles-ca")
     assert first.primary_url == f"{SITE}/los-angeles-ca/plumbers"
     assert first.fallback_url == f"{SITE}/search?search_terms=Plumbers&geo_location_terms=Los+Angeles%2C+CA"
+
+
+def test_the_address_of_a_city_has_plain_letters():
+    names = ("Cañon City", "St. Louis", "Coeur d'Alene", "Peñasco ")
+    assert [City("CO", name, 1, 1).slug for name in names] == [
+        "canon-city-co",
+        "st-louis-co",
+        "coeur-d-alene-co",
+        "penasco-co",
+    ]
 
 
 def test_every_state_has_one_worker():
