@@ -100,6 +100,35 @@ def test_a_pool_with_proxies(either: Project) -> None:
         assert "banned" in directory.log("proxy_pool.log")
 
 
+def test_a_target_that_fails_is_failed_and_parked_after_a_second_round(either: Project) -> None:  # S3.5, S3.6
+    site = YellowPages(faults=("outage",))
+    tries = {"MAX_TARGET_RETRY_ATTEMPTS": "3", "PROXY_BLACKLIST_THRESHOLD": "1000", "WORKER_COUNT": "1"}
+    with open_directory(either, site, proxies=2, **tries) as directory:  # type: ignore[arg-type]
+        directory.python("generate_city_targets.py", "--states", "VT", "--cities-per-state", "2", "--max-categories", "1")
+        left, other = sorted(item.key or "" for item in either.items())
+        either.shoal("items", "cancel", "latest", "--key", other, "--yes")
+        assert statuses_of(either) == {left: ("planned", 0), other: ("parked", 0)}, "an operator put it aside"
+        pool = (*POOL, "--set", "backoff_cap=0.05")
+        either.shoal(*pool, code=1, timeout=PATIENCE)
+        assert statuses_of(either) == {left: ("failed", 4), other: ("parked", 0)}
+        ((error,),) = query(either, "select last_error from targets where status = 'failed'")
+        assert "503" in error
+        either.shoal("items", "retry", "latest", "--state", "dead", "--yes")
+        assert statuses_of(either) == {left: ("planned", 4), other: ("parked", 0)}
+        either.shoal(*pool, code=1, timeout=PATIENCE)
+        assert statuses_of(either) == {left: ("parked", 8), other: ("parked", 0)}
+        directory.site.switch("outage", False)
+        either.shoal("items", "retry", "latest", "--state", "dead", "--state", "cancelled", "--yes")
+        either.shoal(*pool, timeout=PATIENCE)
+        assert statuses_of(either) == {left: ("done", 9), other: ("done", 1)}
+
+
+def statuses_of(project: Project) -> dict[str, tuple[str, int]]:
+    """Status and attempts of each target."""
+    rows = query(project, "select city_slug || '/' || category_slug, status, attempts from targets")
+    return {key: (status, attempts) for key, status, attempts in rows}
+
+
 def query(project: Project, sql: str) -> list[tuple[Any, ...]]:
     """The rows of the original's SQL, unchanged, on either ledger."""
     if not project.on_postgres:
@@ -130,8 +159,8 @@ def test_ctrl_c_and_a_crash_leave_nothing_in_progress(project: Project) -> None:
         pool = project.start(*POOL)
         until(lambda: workers(project), lambda found: len(found) == WORKERS, "not all workers are there")
         until(project.counts, lambda counts: counts.done > WORKERS, "no targets are done")
-        victim = next(worker for worker in workers(project) if worker.leased)
-        os.kill(victim.pid, signal.SIGKILL)
+        killed = next(worker for worker in workers(project) if worker.leased)
+        os.kill(killed.pid, signal.SIGKILL)
         pool.wait_until_it_says("restart 1 of 5", PATIENCE)
         pool.tell(signal.SIGINT)
         assert pool.wait(PATIENCE) == 130

@@ -1,7 +1,8 @@
 -- Views of the ledger under the names of the Yellow Pages scraper: `shoal db views yellowpages`. They show the newest run.
 
 -- name: targets
--- parked: put aside by an operator, or failed in five attempts or more; `shoal items retry` still finds it.
+-- parked: put aside by an operator, or failed in five attempts or more; `shoal items retry` still finds it. The ledger
+-- counts the tries of an item anew after `items retry`; attempts here are all of them, with the last one, whose end is in outcome.
 with newest as (
     select r.no, r.id from shoal.run r
     where r.scraper = 'yellowpages' and r.state <> 'removed' order by r.no desc limit 1
@@ -14,9 +15,13 @@ select i.id, n.id as run_id, i.payload ->> 'provider' as provider, i.payload ->>
        case when s.item is not null then 'in_progress'
             when o.state is null then 'planned'
             when o.state = 'done' then 'done'
-            when o.state = 'dead' and o.tries < 5 then 'failed'
+            when o.state = 'dead' and 4 > (
+                select count(*) from shoal.attempt a
+                where a.run = i.run and a.item = i.id and a.outcome in ('transient', 'blocked', 'permanent', 'poison')) then 'failed'
             else 'parked' end as status,
-       coalesce(o.tries, s.tries + 1, d.tries, y.tries, w.tries, 0) as attempts,
+       (select count(*) from shoal.attempt a
+        where a.run = i.run and a.item = i.id and a.outcome in ('transient', 'blocked', 'permanent', 'poison'))
+       + case when s.item is not null or o.state <> 'cancelled' then 1 else 0 end as attempts,
        coalesce(o.error, case when o.state = 'cancelled' then 'cancelled' end) as note,
        p.id as claimed_by, p.heartbeat_at, s.claimed_at as started_at, o.ended_at as finished_at,
        o.error as last_error, (o.detail #>> '{counters,accepted}')::int as accepted,

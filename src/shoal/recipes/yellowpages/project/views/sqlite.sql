@@ -2,7 +2,8 @@
 -- Times are UTC.
 
 -- name: targets
--- parked: put aside by an operator, or failed in five attempts or more; `shoal items retry` still finds it.
+-- parked: put aside by an operator, or failed in five attempts or more; `shoal items retry` still finds it. The ledger
+-- counts the tries of an item anew after `items retry`; attempts here are all of them, with the last one, whose end is in outcome.
 with newest as (
     select r.no, r.id from run r
     where r.scraper = 'yellowpages' and r.state <> 'removed' order by r.no desc limit 1
@@ -15,9 +16,13 @@ select i.id, n.id as run_id, i.payload ->> 'provider' as provider, i.payload ->>
        case when s.item is not null then 'in_progress'
             when o.state is null then 'planned'
             when o.state = 'done' then 'done'
-            when o.state = 'dead' and o.tries < 5 then 'failed'
+            when o.state = 'dead' and 4 > (
+                select count(*) from attempt a
+                where a.item = i.id and a.outcome in ('transient', 'blocked', 'permanent', 'poison')) then 'failed'
             else 'parked' end as status,
-       coalesce(o.tries, s.tries + 1, d.tries, y.tries, w.tries, 0) as attempts,
+       (select count(*) from attempt a
+        where a.item = i.id and a.outcome in ('transient', 'blocked', 'permanent', 'poison'))
+       + case when s.item is not null or o.state <> 'cancelled' then 1 else 0 end as attempts,
        coalesce(o.error, case when o.state = 'cancelled' then 'cancelled' end) as note,
        p.id as claimed_by,
        strftime('%Y-%m-%d %H:%M:%f', p.heartbeat_at / 1e6, 'unixepoch') as heartbeat_at,
