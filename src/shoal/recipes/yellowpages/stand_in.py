@@ -24,7 +24,6 @@ PER_PAGE = 30
 MOST_LISTINGS = 95
 # One in so many pages of a city and category is not there: the search has to do.
 MISSING_EVERY = 10
-# With the fault `captcha`, one in so many visits of an address.
 CAPTCHA_EVERY = 25
 # With the fault `limits`: for how long the site answers 403 to an address that was told to slow down too often.
 BLOCK_SECONDS = 4.0
@@ -60,7 +59,7 @@ class Business(msgspec.Struct, frozen=True, kw_only=True):
 
 class YellowPages(StandIn):
     """With the fault `limits`: `min_gap`: seconds that an address has to leave between two requests; `strikes`: answers
-    429 after which it is blocked.
+    429 after which it is blocked. With the fault `captcha`: `captcha_every`: one in so many visits of an address gets one.
     """
 
     name = "yellowpages"
@@ -71,8 +70,11 @@ class YellowPages(StandIn):
         "outage": "503 to everybody",
     }
 
-    def __init__(self, *, min_gap: float = 0.05, strikes: int = 3, **options: Any) -> None:
+    def __init__(
+        self, *, min_gap: float = 0.05, strikes: int = 3, captcha_every: int = CAPTCHA_EVERY, **options: Any
+    ) -> None:
         super().__init__(**options)
+        self.captcha_every = captcha_every
         self.min_gap = min_gap
         self.strikes = strikes
         self._last_visit: dict[str, float] = {}
@@ -136,7 +138,7 @@ class YellowPages(StandIn):
                 if self._strikes[peer] >= self.strikes:
                     self._strikes[peer], self._blocked_until[peer] = 0, now + BLOCK_SECONDS
                 return StandInResponse(body="Too fast.", status=429, headers={"Retry-After": "1"}, note="too fast")
-        if "captcha" in self.faults and self._visits[peer] % CAPTCHA_EVERY == 0:
+        if "captcha" in self.faults and self._visits[peer] % self.captcha_every == 0:
             return StandInResponse(body=_page("One moment", "<p>Please solve this captcha.</p>"), note="captcha")
         return None
 
