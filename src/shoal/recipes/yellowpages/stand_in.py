@@ -25,8 +25,6 @@ MOST_LISTINGS = 95
 # One in so many pages of a city and category is not there: the search has to do.
 MISSING_EVERY = 10
 CAPTCHA_EVERY = 25
-# With the fault `limits`: for how long the site answers 403 to an address that was told to slow down too often.
-BLOCK_SECONDS = 4.0
 _RESULTS = re.compile(r"/([a-z0-9-]+-[a-z]{2})/([a-z-]+)")
 _KINDS = {"good": 54, "chain": 10, "sponsored": 10, "no website": 12, "blocked tag": 7, "weak": 7}
 _FIRST = ("Cedar", "Granite", "Harbor", "Juniper", "Lantern", "Maple", "Northwind", "Orchard", "Prairie", "Summit")
@@ -59,7 +57,8 @@ class Business(msgspec.Struct, frozen=True, kw_only=True):
 
 class YellowPages(StandIn):
     """With the fault `limits`: `min_gap`: seconds that an address has to leave between two requests; `strikes`: answers
-    429 after which it is blocked. With the fault `captcha`: `captcha_every`: one in so many visits of an address gets one.
+    429 after which it gets 403 for `block_seconds`. With the fault `captcha`, one in `captcha_every` visits of an
+    address gets one, the first after half as many.
     """
 
     name = "yellowpages"
@@ -71,12 +70,19 @@ class YellowPages(StandIn):
     }
 
     def __init__(
-        self, *, min_gap: float = 0.05, strikes: int = 3, captcha_every: int = CAPTCHA_EVERY, **options: Any
+        self,
+        *,
+        min_gap: float = 0.05,
+        strikes: int = 3,
+        block_seconds: float = 4.0,
+        captcha_every: int = CAPTCHA_EVERY,
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         self.captcha_every = captcha_every
         self.min_gap = min_gap
         self.strikes = strikes
+        self.block_seconds = block_seconds
         self._last_visit: dict[str, float] = {}
         self._visits: dict[str, int] = {}
         self._strikes: dict[str, int] = {}
@@ -136,9 +142,9 @@ class YellowPages(StandIn):
             if gap < self.min_gap:
                 self._strikes[peer] = self._strikes.get(peer, 0) + 1
                 if self._strikes[peer] >= self.strikes:
-                    self._strikes[peer], self._blocked_until[peer] = 0, now + BLOCK_SECONDS
+                    self._strikes[peer], self._blocked_until[peer] = 0, now + self.block_seconds
                 return StandInResponse(body="Too fast.", status=429, headers={"Retry-After": "1"}, note="too fast")
-        if "captcha" in self.faults and self._visits[peer] % self.captcha_every == 0:
+        if "captcha" in self.faults and self._visits[peer] % self.captcha_every == self.captcha_every // 2:
             return StandInResponse(body=_page("One moment", "<p>Please solve this captcha.</p>"), note="captcha")
         return None
 
