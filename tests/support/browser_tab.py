@@ -28,6 +28,7 @@ from shoal.fetch.chromium import find_chromium
 from tests.support import missing
 
 PATIENCE = 60_000.0
+expect.set_options(timeout=PATIENCE)  # a default timeout of a page does not apply to it
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 # A size of the window and nothing else may move: animations end at once.
 FLAGS = (
