@@ -13,7 +13,8 @@ from tests.support.postgres import PostgresServer, unique_name
 from tests.support.project import Command, Project
 from tests.support.site import Site, Visit, per_path
 
-PAGES = 60
+# So many and so slow that a run is not over when the test is seconds late with each of its signals.
+PAGES, PAGE_SECONDS = 160, 0.1
 SCRAPER = """
     shop = Scraper("shop")
 
@@ -50,8 +51,8 @@ def test_run_stop_resume_kill_resume(either: Project) -> None:
     either.write(SCRAPER)
     # A page is only counted as fetched again if that fetch began after its commit was seen.
     committed: list[tuple[set[str], float]] = []
-    lease = ("--set", "lease=1")
-    with Site(pages=PAGES, delay=0.04) as site:
+    lease = ("--set", "lease=3")
+    with Site(pages=PAGES, delay=PAGE_SECONDS) as site:
         urls = either.urls(page_urls(site))
         first = either.start("run", "shop.py", "--urls-file", urls, *lease)
         assert stop_after(site, first, SIGNS_OF_LIFE, signal.SIGINT) == 130
@@ -86,16 +87,17 @@ def test_the_first_signal_lets_running_items_end(project: Project, number: signa
     """S3.12: what has begun is finished and stored; the rest goes back; then the process is gone."""
     project.write(SCRAPER.replace('int(page.css(".number::text").get())', "page.url"))
     with Site() as site:
-        urls = project.urls(f"{site.url}/slow/0.8/{n}" for n in range(12))
+        urls = project.urls(f"{site.url}/slow/0.8/{n}" for n in range(60))
         command = project.start("run", "shop.py", "--urls-file", urls)
-        site.wait_until(lambda visits: sum(visit.path.startswith("/slow") for visit in visits) == 4)
+        site.wait_until(lambda visits: sum(visit.path.startswith("/slow") for visit in visits) >= 4)
         command.tell(number)
         assert command.wait() == 130
         gone_at = time.monotonic()
         slow = [visit for visit in site.visits() if visit.path.startswith("/slow")]
     assert gone_at - max(visit.end or 0.0 for visit in slow) < 10
     counts = project.counts()
-    assert (counts.done, counts.leased, counts.dead, len(slow)) == (4, 0, 0, 4)
+    assert counts.done == len(slow) < 60
+    assert (counts.leased, counts.dead) == (0, 0)
     assert "Stopping" in command.stderr
 
 
@@ -251,7 +253,7 @@ def test_a_database_that_restarts_costs_nothing(tmp_path: Path, durable_postgres
     """Law 1: PostgreSQL crashes and comes back under a run; the run waits for it and ends complete."""
     name = unique_name()
     durable_postgres.create_database(name)
-    with Project(tmp_path, ledger=durable_postgres.url(name)) as project, Site(pages=PAGES, delay=0.04) as site:
+    with Project(tmp_path, ledger=durable_postgres.url(name)) as project, Site(pages=PAGES, delay=PAGE_SECONDS) as site:
         project.write(SCRAPER)
         project.shoal("db", "migrate")
         command = project.start("run", "shop.py", "--urls-file", project.urls(page_urls(site)))

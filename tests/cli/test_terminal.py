@@ -13,7 +13,7 @@ STAGES = """
 
     shop = Scraper("shop")
 
-    @shop.stage(concurrency=2, timeout=1, retries=0)
+    @shop.stage(concurrency=2, timeout={timeout}, retries=0)
     {async_}def page(item: Item) -> dict[str, object]:
         time.sleep(0.01)
         if item.key == "stop":
@@ -28,14 +28,15 @@ STAGES = """
 """
 
 
-def write(project: Project, keys: str, *, async_: bool = False) -> None:
-    project.write(STAGES.format(async_="async " if async_ else "").replace("*KEYS", keys))
+def write(project: Project, keys: str, *, async_: bool = False, timeout: int = 20) -> None:
+    code = STAGES.format(async_="async " if async_ else "", timeout=timeout)
+    project.write(code.replace("*KEYS", keys))
 
 
 @pytest.mark.parametrize("async_", [False, True])
 def test_breakpoint_gives_a_prompt_and_the_panel_comes_back(project: Project, async_: bool) -> None:
     """The stage's timeout passes at the prompt, and for an `async` handler the loop stands still: both wait."""
-    write(project, '"a", "stop", *(f"b{n}" for n in range(49))', async_=async_)
+    write(project, '"a", "stop", *(f"b{n}" for n in range(49))', async_=async_, timeout=1)
     with Terminal(project, "run", "shop.py", "-j", "2") as terminal:
         prompt = terminal.wait_for("(Pdb) ")
         terminal.type("p secret")
