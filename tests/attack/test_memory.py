@@ -33,13 +33,19 @@ class Crowd:
         self.budget = MemoryBudget(limit)
         self.peak = 0
         self.most_at_once = 0
+        self.longest_suspension = 0.0
         self._inside = 0
 
     async def attempt(self, url: str, *, seconds: float = 60.0, hold: float = 0.01) -> None:
         async with asyncio.timeout(seconds) as deadline:
+            before = deadline.when()
             share = self.budget.open_share(deadline)
             try:
                 page = await self.fetcher.fetch(Request(url=url))
+                after = deadline.when()
+                assert before is not None
+                assert after is not None
+                self.longest_suspension = max(self.longest_suspension, after - before)
                 self._inside += 1
                 self.peak = max(self.peak, self.budget.used)
                 self.most_at_once = max(self.most_at_once, self._inside)
@@ -62,8 +68,9 @@ async def test_pages_wait_until_there_is_memory_for_them(site: Site, fetcher: Ht
 async def test_waiting_for_memory_suspends_the_timeout(site: Site, fetcher: HttpFetcher) -> None:
     site.answers["/"] = reply(PAGE)
     crowd = Crowd(fetcher, WEIGHT)
-    await asyncio.gather(*(crowd.attempt(site.url("/"), seconds=2.0, hold=0.5) for _ in range(8)))
+    await asyncio.gather(*(crowd.attempt(site.url("/"), hold=0.1) for _ in range(8)))
     assert crowd.most_at_once == 1
+    assert crowd.longest_suspension > 0.1, "the last one waited for seven others"
 
 
 async def test_pages_of_unknown_size_cannot_wait_for_each_other(site: Site, fetcher: HttpFetcher) -> None:

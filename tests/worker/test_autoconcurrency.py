@@ -71,7 +71,7 @@ class Workshop:
         worker = build_worker(self.scraper, self.settings, self.ledger, fetcher, chosen, log=LOG)
         task = asyncio.create_task(worker.work())
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 yield worker
                 self.gate.set()
                 worker.drain()

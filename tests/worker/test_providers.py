@@ -282,7 +282,7 @@ async def test_values_are_torn_down_however_the_attempt_ends(shop: Shop, end: st
     give_database(shop)
     give_session(shop)
 
-    @shop.scraper.stage(lane=None, retries=0, timeout=0.3 if end == "timeout" else 20.0)
+    @shop.scraper.stage(lane=None, retries=0, timeout=2.0 if end == "timeout" else 20.0)
     async def handle(session: Session) -> None:
         shop.journal.append("began")
         if end == "error":
@@ -371,7 +371,7 @@ async def test_a_blocking_set_up_that_ends_after_the_timeout_is_torn_down(shop: 
         yield Session(Database(), "")
         shop.journal.append("close")
 
-    @shop.scraper.stage(lane=None, retries=0, timeout=0.2)
+    @shop.scraper.stage(lane=None, retries=0, timeout=2)
     async def handle(session: Session) -> None: ...
 
     await shop.fill(1)
@@ -446,7 +446,7 @@ async def test_a_built_in_value_is_set_up_and_torn_down_for_each_attempt(
     async def note(record: dict[str, str], window: Window) -> None:
         shop.journal.append(f"hook {window.key}")
 
-    @shop.scraper.stage(lane=None, retries=0, timeout=0.3 if end == "timeout" else 20.0)
+    @shop.scraper.stage(lane=None, retries=0, timeout=2.0 if end == "timeout" else 20.0)
     async def handle(item: Item, window: Window, session: Session) -> dict[str, str]:
         assert window.key == session.key == item.key
         shop.journal.append("began")

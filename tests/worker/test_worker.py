@@ -29,6 +29,7 @@ from shoal.worker.worker import Worker
 
 LOG = open_logs(format="console", level="error", file=None, stream=None).log
 ITEMS = 40
+BEAT_SECONDS = 0.2
 
 
 class Bench:
@@ -40,7 +41,7 @@ class Bench:
         self.gate = asyncio.Event()
         self.begun: list[str] = []
         self.held_up: set[str] | None = None
-        self.seconds = 20.0  # that a worker may take
+        self.seconds = 60.0  # that a worker may take
         self.scraper = Scraper("bench")
         self.stage = self.scraper.stage(lane=None, retries=0)(self._handler())
         self.run: Run | None = None
@@ -71,9 +72,12 @@ class Bench:
     ) -> AsyncIterator[tuple[Worker, "asyncio.Task[WorkSummary]"]]:
         """A worker that has begun; it must have ended by itself when the block does."""
         fetcher = build_fetcher(self.settings)
-        given: dict[str, Any] = {"concurrency": 4, "batch_size": 8, "lease": 1.0, **options}
+        given: dict[str, Any] = {"concurrency": 4, "batch_size": 8, "lease": 20.0, **options}
         chosen = WorkerOptions(scope=Scope(scraper="bench", run_ids=run_ids), **given)
-        worker = build_worker(self.scraper, self.settings, self.ledger, fetcher, chosen, log=LOG)
+        # A lease that no busy machine lets end, and heartbeats as often as if it were short.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("shoal.worker.heartbeat.MAX_INTERVAL_SECONDS", BEAT_SECONDS)
+            worker = build_worker(self.scraper, self.settings, self.ledger, fetcher, chosen, log=LOG)
         task = asyncio.create_task(worker.work())
         try:
             async with asyncio.timeout(self.seconds):
@@ -438,7 +442,7 @@ async def test_a_slow_ledger_makes_the_slots_wait(size: int, limits: dict[str, i
     assert queue.pending == held
     assert not working.done()
     ledger.open.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await working
         await queue.flush()
     assert sum(ledger.batches) == 20
@@ -451,7 +455,7 @@ async def test_a_full_disk_is_waited_for(monkeypatch: pytest.MonkeyPatch, times:
     ledger = SlowLedger()
     ledger.full = times
     ledger.open.set()
-    patient = registration_module.RetryWhenFull(0.3, LOG)
+    patient = registration_module.RetryWhenFull(60 if survives else 0.3, LOG)
     if survives:
         await patient.call(lambda: ledger.commit([ended(1)]))
         assert ledger.batches == [1]
