@@ -93,16 +93,16 @@ async def test_failures_end_after_the_agreed_number_for_each_host_and_path(
 
 
 async def test_throttling_ends_when_the_named_time_has_passed(site: Site, client: aiohttp.ClientSession) -> None:
-    async with client.get(f"{site.url}/throttle/0.3") as response:
-        assert (response.status, response.headers["Retry-After"]) == (429, "1")
+    async with client.get(f"{site.url}/throttle/3") as response:
+        assert (response.status, response.headers["Retry-After"]) == (429, "3")
     async with client.get(f"{site.url}/throttle/30/date") as response:
         wait = parsedate_to_datetime(response.headers["Retry-After"]).timestamp() - time.time()
         assert 29 < wait < 32
     async with client.get(f"{site.url}/status/503?retry-after=7") as response:
         assert (response.status, response.headers["Retry-After"]) == (503, "7")
-    assert await status_of(client, f"{site.url}/throttle/0.3") == 429
-    await asyncio.sleep(0.3)
-    assert await status_of(client, f"{site.url}/throttle/0.3") == 200
+    assert await status_of(client, f"{site.url}/throttle/3") == 429
+    await asyncio.sleep(3)
+    assert await status_of(client, f"{site.url}/throttle/3") == 200
 
 
 async def test_redirects_lead_on_in_circles_to_other_hosts_and_schemes(
@@ -184,12 +184,12 @@ async def test_lengths_are_lies(site: Site, path: str, difference: int) -> None:
 async def test_silence_lasts_until_the_visitor_leaves(client: aiohttp.ClientSession, path: str, status: int) -> None:
     with Site() as site:
         with pytest.raises(TimeoutError):
-            async with client.get(site.url + path, timeout=aiohttp.ClientTimeout(total=0.2)) as response:
+            async with client.get(site.url + path, timeout=aiohttp.ClientTimeout(total=2.0)) as response:
                 await response.read()
-        (visit,) = await asyncio.to_thread(site.wait_until, lambda visits: visits[0].end is not None)
+        (visit,) = await asyncio.to_thread(site.wait_until, lambda visits: bool(visits) and visits[0].end is not None)
     assert visit.status == status
     assert visit.end is not None
-    assert visit.end - visit.start > 0.15
+    assert visit.end - visit.start > 1.0
 
 
 def test_a_visit_that_goes_on_has_no_end_yet() -> None:
@@ -244,7 +244,7 @@ def test_the_site_ends_with_a_killed_parent() -> None:
     os.kill(pid, 0)
     parent.send_signal(signal.SIGKILL)
     parent.communicate()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while is_running(pid):
         assert time.monotonic() < deadline, "the site outlived the process that started it"
         time.sleep(0.01)
