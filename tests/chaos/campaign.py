@@ -36,6 +36,7 @@ from tests.chaos.logged_site import DELAY, NARROW_LIMIT, PER_HOST, PROXIED_DELAY
 from tests.chaos.report import CampaignReport, Recovery, RunReport
 from tests.chaos.scene import Scene, Team
 from tests.chaos.side_runs import HOMES, HOMES_SETTINGS, ONION, TOR_DELAY, Proxies, TorSide, enqueue
+from tests.chaos.site_log import TOLERANCE
 from tests.chaos.waits import WaitCheck
 from tests.support import MissingPartError
 from tests.support.node_lab import Fleet, Lab
@@ -109,6 +110,8 @@ class Campaign:
         self._hostile = hostile
         self._proxied = self._in_time(1 / PROXIED_DELAY, 20) if proxied is None else proxied
         self._adds = sys.maxsize if adds is None else adds
+        # Seconds that a request may seem to have come too soon.
+        self.tolerance = TOLERANCE
         self._first_number = 0
         self.report = CampaignReport(seed=seed, minutes=minutes)
 
@@ -130,7 +133,7 @@ class Campaign:
             self.report.minutes_taken = round(took / 60, 1)
             self.report.pooler_crashes = scene.pooler_crashes
             asyncio.run(judging.judge_runs(scene, self.report))
-            self.report.politeness = asyncio.run(judging.judge_visits(scene, site, proxies))
+            self.report.politeness = asyncio.run(judging.judge_visits(scene, site, proxies, self.tolerance))
             self.report.tor = None if tor is None else tor.judge()
             self.report.pages_per_second = round(sum(run.done for run in self.report.runs.values()) / took, 1)
         return self.report

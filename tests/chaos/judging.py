@@ -90,9 +90,9 @@ async def _judge_run(connection: asyncpg.Connection, run: int, report: RunReport
         report.wrong.append(f"{strange} records are of another page")
 
 
-async def judge_visits(scene: Scene, site: LoggedSite, proxies: Proxies) -> Politeness:
+async def judge_visits(scene: Scene, site: LoggedSite, proxies: Proxies, tolerance: float) -> Politeness:
     excuses = Excuses(scene.disturbances, await _lost_leases(scene))
-    return judge(site.visits(), site.rules(proxies.addresses), excuses)
+    return judge(site.visits(), site.rules(proxies.addresses), excuses, tolerance)
 
 
 async def _lost_leases(scene: Scene) -> list[LostLease]:

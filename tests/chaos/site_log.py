@@ -103,7 +103,8 @@ def read_visits(*logs: Path) -> Iterator[Visit]:
                     yield Visit(round(end - float(took), 3), end, int(status), server, remote, path)
 
 
-def judge(visits: Iterable[Visit], rules: Rules, excuses: Excuses) -> Politeness:
+def judge(visits: Iterable[Visit], rules: Rules, excuses: Excuses, tolerance: float = TOLERANCE) -> Politeness:
+    """`tolerance`: how much too soon, in seconds, a request may seem to have come after the one before."""
     by_server: dict[str, list[Visit]] = defaultdict(list)
     number = 0
     for visit in visits:
@@ -120,7 +121,7 @@ def judge(visits: Iterable[Visit], rules: Rules, excuses: Excuses) -> Politeness
         found.sort()
         if (delay := rules.delays.get(server)) is not None:
             for earlier, later in itertools.pairwise(found):
-                if later.start - earlier.start < delay - TOLERANCE:
+                if later.start - earlier.start < delay - tolerance:
                     kind = _gap_kind(earlier, later, excuses.disturbances, orphans)
                     gaps[kind] += 1
                     if kind == "plain":

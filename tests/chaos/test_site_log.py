@@ -34,6 +34,7 @@ def test_requests_that_come_too_early_are_counted() -> None:
     assert judge(polite, RULES, Excuses()).gaps == 0
     found = judge([*polite, visit(PACED, 10.6), visit(PACED, 10.61)], RULES, Excuses())
     assert (found.visits, found.gaps, found.crowds, len(found.examples)) == (5, 2, 0, 2)
+    assert judge([*polite, visit(PACED, 10.51), visit(PACED, 10.52)], RULES, Excuses(), tolerance=0.2).gaps == 1
 
 
 def test_requests_of_another_host_are_no_concern() -> None:

@@ -21,6 +21,8 @@ SHORT = {
     "kill -9 of a proxy",
 }
 ITEMS, PROXIED = 900, 8
+# Workers beside other tests are kept from their core for longer; who ignores a delay comes sooner than this leaves.
+TOLERANCE = 0.2
 # A page that drips takes as long as its attempts may take together.
 QUICK_PAGES = [kind for kind in KINDS if kind != "drip"]
 
@@ -31,6 +33,7 @@ def test_a_run_under_faults_loses_nothing_and_stays_polite(lab: Lab, tmp_path: P
     campaign = Campaign(
         minutes=3, items=ITEMS, seed=11, faults=SHORT, pause=(0.0, 0.1), hostile=hostile, proxied=PROXIED, adds=1
     )
+    campaign.tolerance = TOLERANCE
     report = campaign.execute(lab, tmp_path)
     assert report.problems == [], (report.politeness.examples, report.unexplained, report.stalls, report.runs)
     shop, homes = report.runs["shop"], report.runs["homes"]

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 
 from tests.support.fork_server import COMMAND, at
 from tests.support.node_lab import Fleet
-from tests.support.node_runs import PATIENCE, pages_of, prove, visits_from
+from tests.support.node_runs import PATIENCE, pages_of, prove, start_together, visits_from
 from tests.support.project import Project, clean_environment
 
 PAGES = 40
@@ -80,8 +80,14 @@ def test_two_terminals_share_a_run(fleet: Fleet) -> None:
     with fleet.lab.site(pages=PAGES, delay=0.1) as site, ExitStack() as stack:
         pages = pages_of(site, PAGES)
         said = fleet.operator.shoal("enqueue", "india", "--urls-file", fleet.operator.urls(pages)).stdout
-        command = ("worker", "india", "--run-id", json.loads(said)["run_id"])
-        terminals = [stack.enter_context(at_terminal(project, *command)) for project in fleet.nodes[:2]]
+        run_id = json.loads(said)["run_id"]
+        command = ("worker", "india", "--run-id", run_id)
+        terminals = start_together(
+            fleet,
+            run_id,
+            lambda: [stack.enter_context(at_terminal(project, *command)) for project in fleet.nodes[:2]],
+            2,
+        )
         assert [terminal.wait() for terminal in terminals] == [0, 0]
         visits = site.visits()
     prove(fleet, visits, pages)

@@ -56,6 +56,15 @@ def start_workers(fleet: Fleet, run_id: str, *, lease: float, slots: int = SLOTS
     return [start_worker(fleet, number, run_id, lease=lease, slots=slots) for number in range(len(fleet.nodes))]
 
 
+def start_together(fleet: Fleet, run_id: str, start: Callable[[], T], number: int) -> T:
+    """Start workers on a paused run and resume it when so many are there: the first one cannot do everything alone."""
+    fleet.operator.shoal("runs", "pause", run_id)
+    started = start()
+    until(lambda: workers(fleet), lambda there: len(there) == number, "not all workers have come")
+    fleet.operator.shoal("runs", "resume", run_id)
+    return started
+
+
 def until(look: Callable[[], T], is_there: Callable[[T], bool], what: str) -> T:
     """Look until it is there. Not too often: looking costs, and these tests measure time."""
     deadline = time.monotonic() + PATIENCE
