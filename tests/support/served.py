@@ -27,6 +27,8 @@ T = TypeVar("T")
 class ServedProject:
     """A server that runs in a project's folder; `kill` and `start` restart it on the same port.
 
+    Requests go out with `verify=False`: else httpx reads all certificates for each of them, 24 ms of processor time.
+
     At the end of its context the pools that it has started are killed.
     """
 
@@ -53,11 +55,11 @@ class ServedProject:
         self.command = self._start()
 
     def get(self, path: str, **params: Any) -> Any:
-        return self._answer(httpx.get(self.url + path, params=params, timeout=PATIENCE))
+        return self._answer(httpx.get(self.url + path, params=params, timeout=PATIENCE, verify=False))
 
     def post(self, path: str, body: Any = None, *, status: int = 200, key: str | None = None, **params: Any) -> Any:
         headers = {} if key is None else {"Idempotency-Key": key}
-        answer = httpx.post(self.url + path, json=body, params=params, headers=headers, timeout=PATIENCE)
+        answer = httpx.post(self.url + path, json=body, params=params, headers=headers, timeout=PATIENCE, verify=False)
         return self._answer(answer, status)
 
     def until(self, look: Callable[[], Any], is_so: Callable[[Any], bool]) -> Any:
