@@ -1,6 +1,7 @@
 """Heartbeats continue whatever maintenance has to do, and no part of a worker ends unnoticed."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,7 +26,9 @@ from shoal.worker.state import StopReason
 from tests.support import LONG
 from tests.worker.test_worker import ITEMS, Bench
 
-LEASE = 6.0 if LONG else 2.0
+# A busy machine lets no lease end; that heartbeats go on is seen by their number.
+LEASE = 20.0
+BEATS = 60 if LONG else 10
 SECONDS = 1_800 if LONG else 60
 DUE = 600_000 if LONG else 8_000
 LANES = 400_000 if LONG else 3_000
@@ -53,6 +56,21 @@ async def server_bench(postgres_url: str) -> AsyncIterator[Bench]:
         yield bench
 
 
+@pytest.fixture(autouse=True)
+def beats(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The worker of each heartbeat that the ledger has taken, in their order."""
+    taken: list[str] = []
+    beat = BaseWorkers.heartbeat
+
+    async def note(self: BaseWorkers, worker: str, *about: Any) -> HeartbeatReply:
+        reply = await beat(self, worker, *about)
+        taken.append(worker)
+        return reply
+
+    monkeypatch.setattr(BaseWorkers, "heartbeat", note)
+    return taken
+
+
 async def lost_workers(bench: Bench) -> list[str]:
     return [worker.id for worker in await bench.ledger.workers.list(present=False) if worker.state is WorkerState.LOST]
 
@@ -70,7 +88,9 @@ async def until_reaped(person: asyncpg.Connection) -> None:
 
 
 @pytest.mark.parametrize("table", ["delayed", "lane"] if LONG else ["delayed"])
-async def test_a_locked_table_stops_no_heartbeat(server_bench: Bench, person: asyncpg.Connection, table: str) -> None:
+async def test_a_locked_table_stops_no_heartbeat(
+    server_bench: Bench, person: asyncpg.Connection, beats: list[str], table: str
+) -> None:
     """Claims, commits and maintenance wait; heartbeats do not, and no worker is declared lost."""
     bench = server_bench
     await bench.fill()
@@ -80,7 +100,8 @@ async def test_a_locked_table_stops_no_heartbeat(server_bench: Bench, person: as
         # All slots are busy, so that no claim counts as a heartbeat.
         async with person.transaction():
             await person.execute(f"lock table shoal.{table}")
-            await asyncio.sleep(2 * LEASE)
+            before = Counter(beats)
+            await bench.until(lambda: all(Counter(beats)[each] >= before[each] + BEATS for each in ids))
         await until_reaped(person)
         bench.gate.set()
         await asyncio.gather(one, two)
@@ -90,8 +111,10 @@ async def test_a_locked_table_stops_no_heartbeat(server_bench: Bench, person: as
     await bench.check_all_stored_once()
 
 
-async def test_many_items_due_at_once_on_a_slow_server(server_bench: Bench, person: asyncpg.Connection) -> None:
-    """Promoting them takes several leases; meanwhile heartbeats and all other maintenance continue."""
+async def test_many_items_due_at_once_on_a_slow_server(
+    server_bench: Bench, person: asyncpg.Connection, beats: list[str]
+) -> None:
+    """Promoting them takes as long as many heartbeats; meanwhile heartbeats and all other maintenance continue."""
     if not LONG:  # slows each step down, as many more items would
         await person.execute(
             "create function shoal.slow() returns trigger language plpgsql as "
@@ -100,26 +123,31 @@ async def test_many_items_due_at_once_on_a_slow_server(server_bench: Bench, pers
         await person.execute(
             "create trigger slow after delete on shoal.delayed for each statement execute function shoal.slow()"
         )
-    async with busy_while_items_are_due(server_bench, DUE):
+    async with busy_while_items_are_due(server_bench, DUE, beats, least=4):
         await until_reaped(person)
 
 
-async def test_many_items_due_at_once_in_a_file(sqlite_path: Path) -> None:
+async def test_many_items_due_at_once_in_a_file(sqlite_path: Path, beats: list[str]) -> None:
     """There is one write lock: the heartbeat gets it between two steps."""
-    async with bench_at(str(sqlite_path)) as bench, busy_while_items_are_due(bench, DUE):
+    least = 4 if LONG else 0  # a few thousand are promoted before the next heartbeat is due
+    async with bench_at(str(sqlite_path)) as bench, busy_while_items_are_due(bench, DUE, beats, least=least):
         pass
 
 
 @asynccontextmanager
-async def busy_while_items_are_due(bench: Bench, count: int) -> AsyncIterator[None]:
-    """The block begins when all are promoted; after it, no worker must be lost."""
+async def busy_while_items_are_due(bench: Bench, count: int, beats: list[str], *, least: int) -> AsyncIterator[None]:
+    """The block begins when all are promoted, with at least so many heartbeats meanwhile; after it, none is lost."""
     bench.held_up = {"0", "1", "2", "3"}  # all slots are busy, so that no claim counts as a heartbeat
     run = await bench.fill(4)
     late = (NewItem(key=str(number), stage="work", delay=1.0) for number in range(4, count))
     await bench.ledger.intake.enqueue(run.id, late)
     async with bench.working(lease=LEASE) as (worker, _):
-        while (await bench.ledger.reads.stats(run.id)).delayed:  # noqa: ASYNC110 - ledgers are asked
-            await asyncio.sleep(0.05)
+        before: int | None = None
+        while delayed := (await bench.ledger.reads.stats(run.id)).delayed:
+            if before is None and delayed < count - 4:
+                before = len(beats)
+            await asyncio.sleep(0.02)
+        assert len(beats) >= (before or 0) + least, "a heartbeat waited until all were promoted"
         yield
         worker.drain()
         bench.gate.set()
@@ -127,7 +155,7 @@ async def busy_while_items_are_due(bench: Bench, count: int) -> AsyncIterator[No
     assert len(set(bench.begun)) == len(bench.begun), "items were started twice"
 
 
-async def test_many_lanes_of_a_run_that_becomes_idle(server_bench: Bench) -> None:
+async def test_many_lanes_of_a_run_that_becomes_idle(server_bench: Bench, beats: list[str]) -> None:
     """No worker serves the run with many lanes any more; the only worker serves another run."""
     bench = server_bench
     other = await bench.ledger.runs.create(msgspec.structs.replace(bench.scraper.run_spec(), scraper="other"))
@@ -135,7 +163,8 @@ async def test_many_lanes_of_a_run_that_becomes_idle(server_bench: Bench) -> Non
     await bench.fill()
     async with bench.working(lease=LEASE) as (_, task):
         await bench.until(lambda: len(bench.begun) == 4)
-        await asyncio.sleep(LEASE)
+        before = len(beats)
+        await bench.until(lambda: len(beats) >= before + BEATS)
         bench.gate.set()
     assert task.result().stop_reason is StopReason.NOTHING_LEFT
     assert await lost_workers(bench) == []
