@@ -80,7 +80,7 @@ def test_a_distributed_scraper_waits_for_workers(countries: Project) -> None:  #
 def test_one_worker_of_a_limited_scraper_works_at_a_time(countries: Project) -> None:  # S1.3
     """The second waits and says for whom, `why` says it too; it goes on when the first was killed."""
     with Site() as site:
-        urls = countries.urls(f"{site.url}/slow/0.2/{n}" for n in range(40))
+        urls = countries.urls(f"{site.url}/slow/0.2/{n}" for n in range(70))
         run = json.loads(countries.shoal("start", "russia", "--urls-file", urls).stdout)["run_id"]
         work = ("worker", "russia", "--run-id", run, "-j", "1", "--set", "lease=2", "--json")
         first = countries.start(*work)
@@ -96,7 +96,7 @@ def test_one_worker_of_a_limited_scraper_works_at_a_time(countries: Project) -> 
         assert second.wait() == 0
         assert len(site.visits()) > seen
     assert json.loads(second.stdout)["done"] > 0
-    assert countries.counts(run).done == 40
+    assert countries.counts(run).done == 70
 
 
 def test_the_password_is_refused_as_a_flag(countries: Project, tmp_path: Path) -> None:  # S1.7

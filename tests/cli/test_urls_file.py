@@ -142,7 +142,7 @@ def test_a_long_list(project: Project) -> None:
     began = time.monotonic()
     answer = json.loads(project.shoal("enqueue", "shop.py", "--urls-file", "urls.txt.gz").stdout)
     assert answer["enqueued"] == 100_000
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 45
 
 
 def test_wrong_calls_are_one_sentence_and_store_nothing(project: Project) -> None:

@@ -285,6 +285,6 @@ def test_the_shop_runs_alone_until_it_is_stopped(stop: signal.Signals) -> None:
         url = re.findall(r"http://[\d.:]+/", process.stdout.readline())[0]
         (home,) = asyncio.run(get_all([url]))
         process.send_signal(stop)
-        _, errors = process.communicate(timeout=5)
+        _, errors = process.communicate(timeout=60)
     assert "Good plain things" in home.text
     assert (process.returncode, errors) == (0, "")
