@@ -6,6 +6,7 @@ working and exporting are the commands that a user types, each a process whose m
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -59,7 +60,8 @@ SIZES: dict[Effort, Sizes] = {"quick": Sizes(100_000), "full": Sizes(10_000_000)
 @dataclass
 class Course:
     """One command while it runs. `memory`: (seconds since its start, MB of its largest process). `used`: (seconds since
-    its start, processor seconds of the database so far).
+    its start, processor seconds of the database so far). `peak`: MB of the largest process by the kernel, which counts
+    what it was forked from too: for a command that was over before anybody looked.
     """
 
     seconds: float = 0.0
@@ -68,6 +70,7 @@ class Course:
     processor: float = 0.0
     memory: list[tuple[float, float]] = field(default_factory=list)
     used: list[tuple[float, float]] = field(default_factory=list)
+    peak: float = 0.0
 
 
 def run(session: Session) -> Report:
@@ -120,7 +123,7 @@ class _Look:
         processes = [psutil.Process(command.pid) for command in commands]
         used = [0.0] * len(processes)
         try:
-            while any(command.poll() is None for command in commands):
+            while not all(_is_over(command, course) for command in commands):
                 sizes = []
                 for number, process in enumerate(processes):
                     try:
@@ -145,6 +148,16 @@ class _Look:
         course.database = self._watcher.seconds_used() - database
         course.wal = self._probe.wal_bytes() - wal
         return course
+
+
+def _is_over(command: subprocess.Popen[bytes], course: Course) -> bool:
+    """As `command.poll()`, which would throw away how large the process was."""
+    if command.returncode is None:
+        pid, status, usage = os.wait4(command.pid, os.WNOHANG)
+        if pid != 0:
+            command.returncode = os.waitstatus_to_exitcode(status)
+            course.peak = max(course.peak, usage.ru_maxrss / 1024)
+    return command.returncode is not None
 
 
 def _write_urls(path: Path, items: int) -> None:
@@ -208,7 +221,8 @@ def _tell(report: Report, items: int, enqueue: Course, work: Course, export: Cou
         report.add(name, "microseconds of the database's processor an item", [1e6 * course.database / items])
         report.add(name, "microseconds of its own processor an item", [1e6 * course.processor / items])
         report.add(name, "bytes of WAL an item", [course.wal / items])
-        report.add(f"{name}: largest process", "MB", [max(size for _, size in course.memory)])
+        largest = max((size for _, size in course.memory), default=course.peak)
+        report.add(f"{name}: largest process", "MB", [largest])
 
 
 def _tell_tables(report: Report, items: int, tables: dict[str, int]) -> None:

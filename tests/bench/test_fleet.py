@@ -18,11 +18,11 @@ from tests.support.postgres import PostgresServer
 
 def test_two_workers_do_twice_as_much_as_one(durable_postgres: PostgresServer) -> None:
     """S0.30, S1.27, S3.28, S4.21: rates are measured, and what is missing to linear is published."""
-    sizes = Sizes((1, 2), pooled=(), pages=40, rounds=1, urls=500, crew=2, seconds=0.5, latency=0.5, concurrency=4)
+    sizes = Sizes((1, 2), pooled=(), pages=120, rounds=1, urls=500, crew=2, seconds=0.5, latency=0.5, concurrency=8)
     report = measure(PostgresPlace(durable_postgres), sizes)
     value = {(figure.name, figure.unit): figure.value for figure in report.figures}
-    # So few pages a second that a busy machine hardly matters.
-    limit = 4 / 0.5
+    # So few pages a second, and so many seconds, that a busy machine hardly matters.
+    limit = 8 / 0.5
     assert 0.5 * limit < value["1 worker", "pages/s"] < 1.3 * limit
     assert value["2 workers", "pages/s"] > 1.3 * value["1 worker", "pages/s"]
     for name in ("1 worker", "2 workers"):
@@ -55,13 +55,15 @@ def test_a_worker_that_leaves_ends_the_benchmark(tmp_path: Path) -> None:
 
 
 def test_the_site_answers_late_and_remembers() -> None:
-    with LateSite(1.0) as site:
+    with LateSite(5.0) as site:
         asked = time.monotonic()
         assert site.arrivals() == []
-        assert time.monotonic() - asked < 0.75, "only pages are late"
+        listed = time.monotonic() - asked
         with urlopen(site.urls(1)[0]) as answer:
             assert b"<title>Page 0</title>" in answer.read()
-        assert time.monotonic() - asked > 0.75, "the latency varies by a fifth"
+        page = time.monotonic() - asked - listed
+        assert page > 3.75, "the latency varies by a fifth"
+        assert listed < page / 2, "only pages are late"
         (arrived,) = site.arrivals()
         assert asked < arrived < time.monotonic()
         assert site.arrivals() == []
