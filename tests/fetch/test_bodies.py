@@ -197,7 +197,7 @@ async def test_bytes_behind_the_declared_body_do_not_affect_the_next_page(site: 
     assert (await fetcher.fetch(Request(url=site.url("/liar")))).body == b"0123"
     read.set()
     await written.wait()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert (await fetcher.fetch(Request(url=site.url("/next")))).text == "next"
 
 

@@ -133,7 +133,9 @@ async def test_requests_to_other_hosts_pass_their_lane_if_they_have_one(browser:
     assert (await browser.fetch(Request(url=site.url("/")), gate=gate, jar="lanes")).status == 200
 
 
-async def test_an_error_page_is_not_waited_for_until_the_timeout(browser: BrowserFetcher, site: Site) -> None:
+async def test_an_error_page_is_not_waited_for_until_the_timeout(
+    browser: BrowserFetcher, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the stage waits for never appears on a 404; on a challenge it may appear a moment later."""
     site.answers["/gone"] = reply("<h1>gone</h1>", status=404)
     began = time.monotonic()
@@ -142,6 +144,7 @@ async def test_an_error_page_is_not_waited_for_until_the_timeout(browser: Browse
     site.answers["/challenge"] = reply(
         "<script>setTimeout(() => document.body.innerHTML = '<b>in</b>', 300)</script>", status=403
     )
+    monkeypatch.setattr("shoal.fetch.tab._ERROR_PAGE_SECONDS", 30.0)
     page = await fetch(browser, site.url("/challenge"), wait_for="b")
     assert (page.status, page.css("b::text").get()) == (403, "in")
 

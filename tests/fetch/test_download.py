@@ -421,6 +421,7 @@ async def test_a_site_that_stops_sending_or_sends_too_slowly_ends_the_attempt(
     site: Site, downloads: Downloads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetcher = HttpFetcher(connections=4, user_agent="shoal/0.1", idle_timeout=0.3)
+    patient = HttpFetcher(connections=4, user_agent="shoal/0.1", idle_timeout=60)
     save = Saver(site, fetcher, downloads)
     site.answers["/stops"] = ServedFile(CONTENT, etag=None, pause=lambda position: 30.0 if position else 0.0)
     with pytest.raises(Transient, match="no data for too long"):
@@ -428,9 +429,11 @@ async def test_a_site_that_stops_sending_or_sends_too_slowly_ends_the_attempt(
     monkeypatch.setattr(downloads_module, "SLOW_SECONDS", 0.2)
     monkeypatch.setattr(downloads_module, "SLOW_BYTES", 1 << 20)
     site.answers["/slow"] = ServedFile(CONTENT, pause=lambda _: 0.1)
+    save = Saver(site, patient, downloads)
     with pytest.raises(Transient, match="arrives too slowly"):
         await save("/slow")
     await fetcher.close()
+    await patient.close()
 
 
 async def test_memory_stays_flat(save: Saver, site: Site) -> None:

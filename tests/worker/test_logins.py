@@ -763,13 +763,13 @@ async def test_a_worker_that_leaves_holds_nobody_back(members: Members, site: Me
 async def test_a_worker_that_died_in_its_login_holds_nobody_back_for_long(
     members: Members, site: MemberSite, key: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_store, "LOCK_SECONDS", 0.6)
+    monkeypatch.setattr(session_store, "LOCK_SECONDS", 4.0)
     dead = SharedSessions(members.ledger, "members", SessionCipher(KEY))
     assert await dead.acquire("enter direct")
 
     @members.scraper.login(sessions="shared")
     async def enter(http: Http, account: Account) -> None:
-        await asyncio.sleep(1.0)  # its own lock is renewed meanwhile
+        await asyncio.sleep(6)  # its own lock is renewed meanwhile
         assert not await dead.acquire("enter direct")
         await members.log_in(http, account)
 
