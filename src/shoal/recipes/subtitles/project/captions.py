@@ -3,6 +3,7 @@
 Everything here comes from a site: tags are removed, entities are decoded once, and control characters are dropped.
 """
 
+import hashlib
 import html
 import json
 import re
@@ -64,15 +65,23 @@ def _xml(text: str) -> list[str]:
         root = ElementTree.fromstring(text)
     except (ElementTree.ParseError, ValueError) as error:
         raise NotCaptions(f"damaged XML: {error}") from None
-    shown = []
     for element in root.iter():
-        if element.tag.rpartition("}")[2] in ("p", "text"):
-            for inner in element.iter():
-                if inner.tag.rpartition("}")[2] == "br":
-                    inner.tail = "\n" + (inner.tail or "")
-            # srv1 escapes its text twice.
+        if _name(element) == "br":
+            element.tail = "\n" + (element.tail or "")
+    shown, waiting = [], [root]
+    while waiting:
+        element = waiting.pop()
+        if _name(element) in ("p", "text"):
+            # All its words, with those of cues inside it. srv1 escapes its text twice.
             shown.append(html.unescape("".join(element.itertext())))
+        else:
+            waiting.extend(reversed(element))
     return shown
+
+
+def _name(element: ElementTree.Element) -> str:
+    """The name of an element without its namespace."""
+    return element.tag.rpartition("}")[2]
 
 
 def _printable(text: str) -> str:
@@ -109,8 +118,13 @@ def _preference(track: dict) -> int:
 
 
 def file_name(video_id: str, title: str) -> str:
-    """`<id>_<title>.txt` as every file system takes it: no separators, no hidden or reserved names, 150 bytes."""
-    safe_id = re.sub(r"[^A-Za-z0-9_-]+", "_", video_id)[:64].strip("_") or "video"
+    """`<id>_<title>.txt` as every file system takes it: no separators, no hidden or reserved names, 150 bytes.
+
+    An id that must be changed for that gets a hash, so that two ids never have the same name.
+    """
+    safe_id = re.sub(r"[^A-Za-z0-9_-]+", "_", video_id)[:64] or "video"
+    if safe_id != video_id:
+        safe_id = f"{safe_id[:48]}-{hashlib.sha256(video_id.encode('utf-8', 'replace')).hexdigest()[:8]}"
     plain = unicodedata.normalize("NFC", _printable(title))
     words = re.sub(r'[/\\<>:"|?*]+', "_", plain).split()
     safe_title = " ".join(words).strip(". _")

@@ -1,5 +1,6 @@
 """Captions of channels and playlists as plain text: a channel leads to its videos, a video to its captions."""
 
+import asyncio
 import hashlib
 from dataclasses import dataclass, field
 
@@ -76,7 +77,8 @@ async def video(item: Item, http: Http, files: Files, options: Options):
         raise Permanent("No subtitles available")
     language, track, is_auto = found
     try:
-        text = to_text((await http.get(track["url"])).text)
+        body = (await http.get(track["url"])).text
+        text = await asyncio.to_thread(to_text, body)  # large files must not hold up the other attempts
     except NotCaptions as error:
         raise Permanent(f"No subtitles available: {error}") from None
     video_id = item.payload.get("video_id") or str(info.get("id") or "video")

@@ -1,7 +1,10 @@
+import sys
 from pathlib import Path
 
 import pytest
+from yt_dlp.extractor.common import InfoExtractor
 
+import extract
 from captions import NotCaptions, choose_track, file_name, to_text
 from extract import outcome_of
 from shoal import Files, Item, Notes, Permanent, Throttled, Transient
@@ -10,6 +13,10 @@ from subtitles import DELETED_VIDEOS, channel, channel_id, short_hash, video
 
 SITE = "http://videos.example"
 SAVED = Path(__file__).parent / "saved"
+RATE_LIMITED = (
+    "Video unavailable. This content isn't available, try again later. Your account has been rate-limited by YouTube "
+    "for up to an hour."
+)
 WORDS = "Make a small loop,\nand pass the end <up> through it."
 
 
@@ -63,9 +70,63 @@ def test_what_goes_wrong_is_told_apart(answer, outcome, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("reason", "captions", "outcome", "said"),
+    [
+        ("Private video. Sign in if you've been granted access to this video", {}, Permanent, "Private video"),
+        (RATE_LIMITED, {}, Transient, "rate-limited"),
+        ("Sign in to confirm you\u2019re not a bot", {}, Transient, "not a bot"),
+        (None, {}, Permanent, "No subtitles available"),
+        ("Sign in to see all of it", {"en": [{"url": f"{SITE}/1.vtt"}]}, None, ""),
+    ],
+)
+def test_a_site_that_refuses_a_video_is_not_one_without_captions(
+    reason, captions, outcome, said, tmp_path, monkeypatch
+):
+    class Refusing(InfoExtractor):
+        _VALID_URL = r"http://videos\.example/watch/(?P<id>.+)"
+
+        def _real_extract(self, url):
+            self.report_warning("No JavaScript runtime: some formats may be missing", only_once=True)
+            if reason is not None:
+                self.raise_no_formats(reason, expected=True)  # only a warning: the video itself is not wanted
+            return {"id": self._match_id(url), "title": "A video", "formats": [], "subtitles": captions}
+
+    monkeypatch.setattr(
+        extract._Extractor, "add_default_info_extractors", lambda self: self.add_info_extractor(Refusing())
+    )
+    http = FakeHttp({f"{SITE}/1.vtt": saved("captions.vtt")})
+    item = Item(f"{SITE}/watch/1", partition="knots")
+    if outcome is None:
+        (record,) = yielded_by(video, item, http, Files(tmp_path))
+        assert record["text"] == WORDS
+    else:
+        with pytest.raises(outcome, match=said):
+            yielded_by(video, item, http, Files(tmp_path))
+
+
+@pytest.mark.parametrize("link", ["http://[bad/", "javascript:alert(1)", "//", f"{SITE}/{'x' * 10_000}"])
+def test_a_bad_link_does_not_hide_the_others(link):
+    """What is no address is left out by the worker, which logs it."""
+    url = f"{SITE}/@knots"
+    feed = saved("channel.rss").replace(f"{SITE}/watch/knots-1", link)
+    _, second, record = yielded_by(channel, Item(url, partition=channel_id(url)), FakeHttp({url: feed.encode()}))
+    assert (second.url, record["name"]) == (f"{SITE}/watch/knots-2", "Knots")
+
+
+def test_what_yt_dlp_did_not_expect_is_tried_again(tmp_path, monkeypatch):
+    def fail(*arguments, **named):
+        raise KeyError("videoDetails is not available in your country")
+
+    monkeypatch.setattr(extract._Extractor, "extract_info", fail)
+    with pytest.raises(Transient, match="yt-dlp failed: KeyError"):
+        yielded_by(video, Item(f"{SITE}/watch/1"), FakeHttp({}), Files(tmp_path))
+
+
+@pytest.mark.parametrize(
     "message",
     [
         "No subtitles available",
+        "This video is no longer available because the YouTube account associated with it has been terminated.",
         "Video unavailable. This video has been removed by the uploader",
         "Private video. Sign in if you've been granted access to this video",
         "This video has been deleted",
@@ -82,6 +143,8 @@ def test_some_errors_are_permanent(message):
 @pytest.mark.parametrize(
     "message",
     [
+        RATE_LIMITED,
+        "Unable to download video data: connection terminated",
         "Connection timeout",
         "Rate limit exceeded",
         "Service unavailable",
@@ -113,6 +176,33 @@ def test_all_others_are_tried_again(message):
 )
 def test_every_format_is_read(captions):
     assert to_text(captions) == WORDS
+
+
+def calls(function):
+    """How many functions a call calls, whatever the machine does meanwhile."""
+    counted = 0
+
+    def count(frame, event, argument):
+        nonlocal counted
+        counted += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return counted
+
+
+@pytest.mark.parametrize("tag", ["p", "text"])
+def test_nested_captions_cost_as_much_as_they_are_long(tag):
+    def nested(depth):
+        inner = "".join(f"<{tag}>{number}<br/>" for number in range(depth))
+        return f"<tt><body>{inner}{f'</{tag}>' * depth}</body></tt>"
+
+    assert to_text(nested(400)).split("\n") == [str(number) for number in range(400)]
+    assert calls(lambda: to_text(nested(400))) < 2.5 * calls(lambda: to_text(nested(200)))
 
 
 @pytest.mark.parametrize(
@@ -167,3 +257,14 @@ def test_file_names_are_safe(title, name):
 
 def test_a_long_title_is_cut():
     assert len(file_name("k" * 500, "\u26f5" * 500).encode()) <= 150
+
+
+@pytest.mark.parametrize("video_id", ["_abcDEF1234", "abcDEF1234_", "-abc_DEF-1-"])
+def test_ids_stay_as_they_are(video_id):
+    assert file_name(video_id, "T") == f"{video_id}_T.txt"
+
+
+def test_ids_that_must_be_changed_stay_apart():
+    names = {file_name(video_id, "T") for video_id in ("a/b", "a_b", "a:b", "", "\udc00", "k" * 100, "k" * 101)}
+    assert len(names) == 7
+    assert not [name for name in names if set(name) & set("/:")]
