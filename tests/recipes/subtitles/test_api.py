@@ -14,6 +14,7 @@ import pytest
 
 from shoal.config import load_settings
 from shoal.model.access import Role
+from shoal.model.item import NewItem
 from shoal.recipes import find_project
 from shoal.service.client import Fleet
 from shoal.templates import write_project
@@ -46,7 +47,7 @@ async def ask(
 
 
 async def test_channels_videos_and_captions(api: httpx.AsyncClient, either_harness: LedgerHarness) -> None:
-    assert await ask(api, "GET", "/channels") == {"rows": []}
+    assert await ask(api, "GET", "/channels") == {"rows": [], "cursor": None}
     assert await ask(api, "GET", "/videos") == {"rows": [], "cursor": None}
     await ask(api, "GET", "/videos/1", status=404)
     added = await ask(api, "POST", "/channels", {"url": f"  {URL} "})
@@ -90,8 +91,9 @@ async def test_channels_videos_and_captions(api: httpx.AsyncClient, either_harne
     assert (await ask(api, "POST", "/channels", {"url": URL}))["channel_id"] == channel["channel_id"]
     assert (await ask(api, "DELETE", f"/channels/{channel['channel_id']}", preview="true"))["items"] == 3
     assert (await ask(api, "DELETE", f"/channels/{channel['channel_id']}"))["text"] == "Deleted: Boats."
-    assert await ask(api, "GET", "/channels") == {"rows": []}
+    assert await ask(api, "GET", "/channels") == {"rows": [], "cursor": None}
     assert (await ask(api, "GET", "/videos"))["rows"] == []
+    assert (await ask(api, "GET", "/videos", channel=channel["channel_id"]))["rows"] == [], "as /videos/ID says"
     await ask(api, "GET", f"/videos/{one['video_id']}", status=404)
     await ask(api, "DELETE", f"/channels/{channel['channel_id']}", status=404)
     again = await ask(api, "POST", "/channels", {"url": URL})
@@ -101,6 +103,34 @@ async def test_channels_videos_and_captions(api: httpx.AsyncClient, either_harne
     assert await either_harness.ledger.upkeep.audit() == []
     actions = [event["action"] for event in (await ask(api, "GET", "/api/v1/events"))["rows"]]
     assert {"items.retried", "items.cancelled", "records.discarded", "route.called"} <= set(actions)
+
+
+async def test_there_may_be_very_many_channels(
+    api: httpx.AsyncClient, either_harness: LedgerHarness, modules: dict[str, ModuleType]
+) -> None:
+    """Every one is listed, in pages, and the last one is found as fast as the first."""
+    first = await ask(api, "POST", "/channels", {"url": URL})
+    run = (await ask(api, "GET", "/jobs"))["run_id"]
+    names = modules["subtitles"].channel_id
+    urls = [f"https://videos.example/@{number}" for number in range(1_050)]
+    items = [NewItem(url=url, stage="channel", partition=names(url)) for url in urls]
+    await either_harness.ledger.intake.enqueue(run, items)
+    last = await ask(api, "POST", "/channels", {"url": "https://videos.example/@last"})
+    assert (await ask(api, "GET", f"/channels/{last['channel_id']}"))["reading"]
+    assert (await ask(api, "POST", "/channels", {"url": URL}))["channel_id"] == first["channel_id"]
+
+    seen: list[str] = []
+    page = await ask(api, "GET", "/channels")
+    assert len(page["rows"]) == 1_000
+    while True:
+        seen += [row["channel_id"] for row in page["rows"]]
+        if page["cursor"] is None:
+            break
+        page = await ask(api, "GET", "/channels", cursor=page["cursor"], limit=40)
+    assert seen == [first["channel_id"], *map(names, urls), last["channel_id"]]
+    await ask(api, "GET", "/channels", cursor="x", status=422)
+    assert (await ask(api, "DELETE", f"/channels/{last['channel_id']}"))["text"]
+    await ask(api, "GET", f"/channels/{last['channel_id']}", status=404)
 
 
 async def test_a_paused_job_stays_paused_and_an_ended_run_goes_on(
@@ -120,7 +150,7 @@ async def test_a_paused_job_stays_paused_and_an_ended_run_goes_on(
 async def test_what_is_no_address_is_refused(api: httpx.AsyncClient) -> None:
     for url in ("file:///etc/passwd", "javascript:alert(1)", "boats", "", "https://", "https://x" + "y" * 3_000):
         await ask(api, "POST", "/channels", {"url": url}, status=422)
-    assert await ask(api, "GET", "/channels") == {"rows": []}
+    assert await ask(api, "GET", "/channels") == {"rows": [], "cursor": None}
 
 
 async def test_viewers_look_and_change_nothing(api: httpx.AsyncClient) -> None:
@@ -130,7 +160,7 @@ async def test_viewers_look_and_change_nothing(api: httpx.AsyncClient) -> None:
         refused = await remote.get("/channels", headers={"Host": "127.0.0.1:8642"})
         assert refused.status_code == 401
         seen = await remote.get("/channels", headers=viewer)
-        assert seen.json() == {"rows": []}
+        assert seen.json()["rows"] == []
         assert (await remote.post("/channels", json={"url": URL}, headers=viewer)).status_code == 403
 
 

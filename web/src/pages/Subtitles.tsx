@@ -92,7 +92,7 @@ async function send(...actions: Action[]): Promise<ApiError | null> {
 export default function Subtitles(_: { params: Params }) {
   const { query } = useLocation();
   const job = useApi<Job>("/jobs", { every: 2 });
-  const channels = useApi<{ rows: Channel[] }>("/channels", { every: 2 });
+  const channels = useApi<{ rows: Channel[]; cursor: string | null }>("/channels", { every: 2 });
   const changed = useStore(changes);
   useEffect(() => {
     if (changed > 0) {
@@ -118,7 +118,7 @@ export default function Subtitles(_: { params: Params }) {
       {channels.data === null ? (
         channels.error ? <ErrorNote error={channels.error} onRetry={channels.reload} /> : <Placeholder height={160} label="Loading channels" />
       ) : (
-        <ChannelList channels={channels.data.rows} chosen={chosen} />
+        <ChannelList channels={channels.data.rows} more={channels.data.cursor !== null} chosen={chosen} />
       )}
       {chosen && <VideoList key={chosen.channel_id} channel={chosen} />}
       <SettingsCard />
@@ -198,7 +198,7 @@ function Progress({ job, channels }: { job: Job; channels: Channel[] }) {
   );
 }
 
-function ChannelList({ channels, chosen }: { channels: Channel[]; chosen: Channel | null }) {
+function ChannelList({ channels, more, chosen }: { channels: Channel[]; more: boolean; chosen: Channel | null }) {
   const refusal = useRefusal();
   const remove = (one: Channel): void =>
     ask({
@@ -250,6 +250,7 @@ function ChannelList({ channels, chosen }: { channels: Channel[]; chosen: Channe
         label="Channels" columns={columns} rows={channels} rowKey={(one) => one.channel_id} rowClass={(one) => (one === chosen ? "selected" : "")}
         empty={<Empty title="There is no channel yet." icon="subtitles"><p>Paste the address of one above.</p></Empty>}
       />
+      {more && <p class="note">These are the first {channels.length} channels. GET /channels?cursor=... lists the others.</p>}
     </Card>
   );
 }

@@ -9,7 +9,7 @@ import datetime as dt
 import io
 import zipfile
 from collections.abc import AsyncIterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Query
@@ -17,7 +17,7 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, Field
 
 from captions import file_name
-from shoal import Fleet, ItemFilter
+from shoal import Counts, Fleet, ItemFilter, Run
 from shoal.errors import InvalidItem, NotFound, UsageError, WrongState
 from shoal.serve import Preview, ServedFleet
 from subtitles import DELETED_VIDEOS, channel, channel_id, short_hash, subtitles
@@ -25,7 +25,7 @@ from subtitles import DELETED_VIDEOS, channel, channel_id, short_hash, subtitles
 LATEST = "latest:subtitles"
 DELETED = "deleted_channels"  # how often each was deleted: {channel: times}
 PAGE = 200
-MAX_CHANNELS = 1_000
+MAX_CHANNELS = 1_000  # of one answer
 MAX_DELETED = 50_000  # deleted videos that are remembered, the newest: a note has 1 MiB
 
 router = APIRouter(tags=["subtitles"])
@@ -67,6 +67,7 @@ class ChannelAnswer(BaseModel):
 
 class ChannelList(BaseModel):
     rows: list[ChannelAnswer]
+    cursor: str | None
 
 
 class VideoAnswer(BaseModel):
@@ -107,9 +108,23 @@ class ChangeAnswer(BaseModel):
 
 
 @router.get("/channels")
-async def list_channels(fleet: ServedFleet) -> ChannelList:
-    """All channels, in the order they were added."""
-    return ChannelList(rows=await _channels(fleet))
+async def list_channels(
+    fleet: ServedFleet,
+    cursor: Annotated[str | None, Query(pattern=r"^\d{1,18}$")] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_CHANNELS)] = MAX_CHANNELS,
+) -> ChannelList:
+    """Channels in the order they were added; `cursor` is that of the page before."""
+    if (run := await _run(fleet)) is None:
+        return ChannelList(rows=[], cursor=None)
+    found = [
+        (name, listings)
+        for name, listings in (await _listings(fleet)).items()
+        if cursor is None or listings.first.id > int(cursor)
+    ]
+    names = {record["channel"]: record["name"] async for record in fleet.records(LATEST, stage="channel")}
+    counts = await _counts(fleet)
+    rows = [_answer(name, listings, run, names.get(name), counts.get(name)) for name, listings in found[:limit]]
+    return ChannelList(rows=rows, cursor=str(found[limit - 1][1].first.id) if len(found) > limit else None)
 
 
 @router.post("/channels")
@@ -192,7 +207,7 @@ async def list_videos(
     which = ItemFilter(stage="video", partition=channel, states=states, text=text)
     page = await fleet.items(LATEST, which, cursor=cursor, limit=limit)
     deleted = await _deleted(fleet)
-    rows = [_video(item) for item in page.rows if channel or not _is_deleted(item.partition, deleted)]
+    rows = [_video(item) for item in page.rows if not _is_deleted(item.partition, deleted)]
     return VideoList(rows=rows, cursor=page.cursor)
 
 
@@ -275,37 +290,56 @@ def _is_deleted(name: str, deleted: dict[str, int]) -> bool:
     return int(times or 0) < deleted.get(plain, 0)
 
 
-async def _channels(fleet: Fleet) -> list[ChannelAnswer]:
-    if (run := await _run(fleet)) is None:
-        return []
+class Listings(NamedTuple):
+    """The items of a channel: for the first and the last time that it was read, or is to be."""
+
+    first: Any
+    last: Any
+
+
+async def _listings(fleet: Fleet, name: str | None = None) -> dict[str, Listings]:
+    """Of all channels in the order they were added, or of one."""
     deleted = await _deleted(fleet)
-    listings = {}  # the last listing of each channel, and when it was added
+    found: dict[str, Listings] = {}
     cursor = None
-    while len(listings) < MAX_CHANNELS:
-        page = await fleet.items(LATEST, ItemFilter(stage="channel"), cursor=cursor, limit=PAGE)
+    while True:
+        page = await fleet.items(LATEST, ItemFilter(stage="channel", partition=name), cursor=cursor, limit=PAGE)
         for item in page.rows:
             if not _is_deleted(item.partition, deleted) and not (item.payload or {}).get("tab"):
-                first = listings.get(item.partition, (item, item))[0]
-                listings[item.partition] = (first, item)
+                before = found.get(item.partition)
+                found[item.partition] = Listings(item, item) if before is None else before._replace(last=item)
         cursor = page.cursor
         if cursor is None:
-            break
-    names = {record["channel"]: record["name"] async for record in fleet.records(LATEST, stage="channel")}
-    counts = await _counts(fleet)
-    return [
-        _answer(name, _added_at(first) or run.created_at, last, names, counts)
-        for name, (first, last) in listings.items()
-    ]
+            return found
 
 
-async def _counts(fleet: Fleet) -> dict:
-    found, cursor = {}, None
+async def _counts(fleet: Fleet, name: str | None = None) -> dict[str, Counts]:
+    """The counts of the videos of each channel, or up to one: they come by name."""
+    found: dict[str, Counts] = {}
+    cursor = None
     while True:
         page = await fleet.partitions(LATEST, stage="video", cursor=cursor, limit=PAGE)
         found |= {part.partition: part.counts for part in page.rows}
         cursor = page.cursor
-        if cursor is None:
+        if cursor is None or (name is not None and name in found):
             return found
+
+
+async def _name(fleet: Fleet, channel: str) -> str | None:
+    """The name of a channel: its record belongs to the newest listing that stored it."""
+    ids: list[int] = []
+    cursor = None
+    which = ItemFilter(stage="channel", partition=channel, states=("done",))
+    while True:
+        page = await fleet.items(LATEST, which, cursor=cursor, limit=PAGE)
+        ids += [item.id for item in page.rows if not (item.payload or {}).get("tab")]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    for id in reversed(ids):
+        if records := await fleet.item_records(LATEST, id):
+            return records[0]["name"]
+    return None
 
 
 def _added_at(listing) -> dt.datetime | None:
@@ -314,8 +348,9 @@ def _added_at(listing) -> dt.datetime | None:
     return dt.datetime.fromisoformat(found) if found else None
 
 
-def _answer(name: str, added_at: dt.datetime, last, names: dict, counts: dict) -> ChannelAnswer:
-    found = counts.get(name)
+def _answer(channel: str, listings: Listings, run: Run, name: str | None, found: Counts | None) -> ChannelAnswer:
+    added_at = _added_at(listings.first) or run.created_at
+    last = listings.last
     numbers = (
         _nothing(added_at)
         if found is None
@@ -329,9 +364,9 @@ def _answer(name: str, added_at: dt.datetime, last, names: dict, counts: dict) -
         }
     )
     return ChannelAnswer(
-        channel_id=name,
+        channel_id=channel,
         url=last.url,
-        name=names.get(name) or last.url,
+        name=name or last.url,
         **{**numbers, "reading": STATUS_OF[last.state] in ("pending", "processing"), "error": last.error},
     )
 
@@ -341,8 +376,14 @@ def _nothing(added_at: dt.datetime | None = None) -> dict:
     return {**numbers, "reading": False, "error": None, "added_at": added_at or dt.datetime.now(dt.UTC)}
 
 
-async def _find(fleet: Fleet, name: str) -> ChannelAnswer | None:
-    return next((each for each in await _channels(fleet) if each.channel_id == name), None)
+async def _find(fleet: Fleet, channel: str) -> ChannelAnswer | None:
+    if (run := await _run(fleet)) is None:
+        return None
+    listings = (await _listings(fleet, channel)).get(channel)
+    if listings is None:
+        return None
+    counts = await _counts(fleet, channel)
+    return _answer(channel, listings, run, await _name(fleet, channel), counts.get(channel))
 
 
 async def _one(fleet: Fleet, name: str) -> ChannelAnswer:
