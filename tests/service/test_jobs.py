@@ -293,6 +293,24 @@ async def test_settings_are_kept_in_the_ledger_and_checked(
     assert await jobs.settings() == again
 
 
+async def test_a_configured_number_out_of_bounds_is_refused_and_not_cut(
+    settings: Settings, either_harness: LedgerHarness, tmp_path: Path
+) -> None:
+    (tmp_path / "shoal.toml").write_text('[scrapers.shop]\ntarget = "shop.py"\nworkers = 50\n')
+    project = load_settings({"ledger": settings.ledger}, environ={}, folder=tmp_path)
+    jobs = make_jobs(project, either_harness, "shop")
+    run = await either_harness.run()
+    await either_harness.ledger.runs.pause(run.id)
+    for begin in (jobs.start, jobs.restart, jobs.resume):
+        with pytest.raises(UsageError, match=r"configured for 50 workers; it must be from 1 to 20"):
+            await begin(by="ann")
+    assert (await either_harness.ledger.runs.get(run.id)).state == "paused", "a refused call changes nothing"
+    assert await jobs.wanted_workers(3) == 3
+    await jobs.put_settings({"max_workers": 7}, by="ann")
+    assert await jobs.wanted_workers() == 7
+    await jobs.close()
+
+
 async def test_logs_come_from_the_ledger_and_from_the_files_of_this_machine(
     jobs: Jobs, either_harness: LedgerHarness, tmp_path: Path
 ) -> None:

@@ -339,7 +339,7 @@ async def start_workers(
 ) -> JobChangeAnswer:
     """Start so many workers of this machine; when some run already, there will be that many."""
     wanted = None if body is None else body.num_workers
-    number = wanted or (await part.jobs.settings()).max_workers
+    number = await part.jobs.wanted_workers(wanted)
     command = part.start_command(number)
     if preview:
         return await _changed(part, f"To be started: {pluralize(number, 'worker')}.", command, preview=True)
@@ -368,7 +368,7 @@ async def restart_workers(
 ) -> JobChangeAnswer:
     """Stop the workers and start them with the settings and the code of now."""
     wanted = None if body is None else body.num_workers
-    number = wanted or (await part.jobs.settings()).max_workers
+    number = await part.jobs.wanted_workers(wanted)
     command = part.start_command(number)
     if preview:
         return await _changed(part, f"To be restarted, with {pluralize(number, 'worker')}.", command, preview=True)
@@ -407,7 +407,7 @@ async def read_job(part: PartDep, who: Viewer) -> JobStatusAnswer:
 @router.post("/jobs/start")
 async def start_job(part: PartDep, who: Operator, preview: Preview = False) -> JobChangeAnswer:
     """Start the workers that the setting `max_workers` asks for, on the unfinished run or a new one."""
-    number = (await part.jobs.settings()).max_workers
+    number = await part.jobs.wanted_workers()
     command = part.start_command(number)
     if preview:
         return await _changed(part, f"To be started: {pluralize(number, 'worker')}.", command, preview=True)

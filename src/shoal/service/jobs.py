@@ -363,6 +363,21 @@ class Jobs:
         known = {name: stored[key] for name, key in _STORED.items() if stored.get(key) is not None}
         return msgspec.structs.replace(configured, **known)
 
+    async def wanted_workers(self, given: int | None = None) -> int:
+        """How many workers a start means: those given, else the setting. Raises UsageError for too many."""
+        if given is not None:
+            _check_workers(given)
+            return given
+        found = await self._ledger.settings.get(scraper_scope(self.scraper))
+        stored = None if found is None else found[1].get(_STORED["max_workers"])
+        configured = self._project.with_scraper_table(self.scraper).workers
+        if stored is None and configured > MAX_WORKERS:
+            raise UsageError(
+                f"The project is configured for {configured} workers; it must be from 1 to {MAX_WORKERS} here.",
+                remedy="Change `workers` of the scraper (in some projects MAX_WORKERS in .env), or `POST /settings`.",
+            )
+        return (await self.settings()).max_workers
+
     async def preview_settings(self, given: Mapping[str, Any]) -> JobSettings:
         """The settings as they would be. Raises UsageError."""
         _check_settings(given)
@@ -422,8 +437,7 @@ class Jobs:
 
         A scraper without start items gets a run that stays open: its workers wait for items.
         """
-        wanted = workers or (await self.settings()).max_workers
-        _check_workers(wanted)
+        wanted = await self.wanted_workers(workers)
         async with self._steering:
             run = await self._run()
             if run is not None and run.state is RunState.PAUSED:
@@ -442,8 +456,7 @@ class Jobs:
 
     async def restart(self, *, by: str, workers: int | None = None, drain: float = STOP_SECONDS) -> JobStatus:
         """Stop the workers and start them with the settings and the code of now; start them when none run."""
-        wanted = workers or (await self.settings()).max_workers
-        _check_workers(wanted)
+        wanted = await self.wanted_workers(workers)
         pool = await self._pool()
         if pool is None or not pool.is_running:
             return await self.start(by=by, workers=wanted)
@@ -466,9 +479,9 @@ class Jobs:
         run = await self._run()
         if run is None or run.state not in UNFINISHED:
             raise WrongState("There is nothing to resume.", remedy="`POST /jobs/start` begins a run.")
-        await self._ledger.runs.resume(run.id, by=by)
         if not _is_running(await self._pool()) and not await self._live(run):
-            return await self.start(by=by)
+            return await self.start(by=by)  # which resumes it
+        await self._ledger.runs.resume(run.id, by=by)
         return await self.status()
 
     async def reconcile(self, *, by: str) -> RecoveredItems:
