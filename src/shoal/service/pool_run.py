@@ -208,7 +208,8 @@ async def _supervise(prepared: PreparedPool, pool: Pool, autoscaler: PoolAutosca
             following.add_done_callback(lambda task: None if task.cancelled() else pool.stop_starting())
             with signals if host.handles_signals else nullcontext():
                 await run_beside(pool.run(prepared.plan.assignment), following, *others)
-            await asyncio.wait((following,), timeout=LAST_PROGRESS_SECONDS)
+            if not pool.stopping:  # else the run does not end, and whoever stops the pool waits for its process
+                await asyncio.wait((following,), timeout=LAST_PROGRESS_SECONDS)
     finally:
         for other in others:
             other.cancel()
