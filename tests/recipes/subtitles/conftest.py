@@ -42,9 +42,12 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
 
 @contextmanager
 def served_subtitles(project: Project, site: RunningStandIn[VideoSite], **variables: str) -> Iterator[ServedProject]:
-    """`shoal serve` in a project as `shoal init --recipe subtitles` makes it."""
+    """`shoal serve` in a project as `shoal init --recipe subtitles` makes it.
+
+    An attempt has far longer than a page takes, however busy the machine is; a late answer takes longer still.
+    """
     write_project(project.folder, dict(find_project("subtitles").files()))
-    defaults = {"REQUESTS_PER_HOST": "500/s", "BACKOFF_FACTOR": "1", "VIDEO_TIMEOUT": "4"}
+    defaults = {"REQUESTS_PER_HOST": "500/s", "BACKOFF_FACTOR": "1", "VIDEO_TIMEOUT": "15"}
     write_environment(project.folder, {**defaults, **variables})
     with ServedProject(project) as served:
         yield served

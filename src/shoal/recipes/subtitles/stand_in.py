@@ -73,7 +73,10 @@ class StandInVideo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VideoSite(StandIn):
-    """`videos`: of the channel. `hang`: seconds that a late answer takes. `ordinary`: all of them are plain."""
+    """`videos`: of the channel. `hang`: seconds that a late answer takes. `ordinary`: all of them are plain.
+
+    `asked`: how often each page was asked for, also those whose answer is not yet over.
+    """
 
     name = "video-site"
     FAULTS: ClassVar[dict[str, str]] = {
@@ -99,7 +102,7 @@ class VideoSite(StandIn):
         made += [_video(seed, number, "plain") for number in range(videos + 1, videos + NEW_VIDEOS + 1)]
         self._first = videos
         self._videos = {video.id: video for video in made}
-        self._asked: Counter[str] = Counter()
+        self.asked: Counter[str] = Counter()
 
     @property
     def videos(self) -> list[StandInVideo]:
@@ -140,7 +143,7 @@ class VideoSite(StandIn):
         return f'<?xml version="1.0" encoding="utf-8"?><rss version="2.0"><channel>{head}{items}</channel></rss>'
 
     def _page(self, video: StandInVideo) -> StandInResponse:
-        self._asked[video.id] += 1
+        self.asked[video.id] += 1
         match video.kind:
             case "private":
                 return _error(403, "Private video")
@@ -150,9 +153,9 @@ class VideoSite(StandIn):
                 return _error(404, "This video has been deleted")
             case "broken":
                 return _error(503, "Service unavailable")
-            case "limited" if self._asked[video.id] == 1:
+            case "limited" if self.asked[video.id] == 1:
                 return _error(429, "Rate limit", {"Retry-After": "1"})
-            case "late" if self._asked[video.id] <= 2:
+            case "late" if self.asked[video.id] <= 2:
                 return StandInResponse(body=self._html(video), seconds=self.hang, note="late")
         return StandInResponse(body=self._html(video), seconds=SLOW_SECONDS if "slow" in self.faults else 0.0)
 
