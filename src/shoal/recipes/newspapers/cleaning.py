@@ -6,7 +6,9 @@ import ast
 import datetime as dt
 import difflib
 import html
+import inspect
 import re
+import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -142,16 +144,10 @@ class FieldCleaner:
         return day.isoformat() if day else None
 
     def keeps(self, record: Mapping[str, Any]) -> bool:
-        """Whether all filters accept the record. Raises Permanent for one that fails or returns no bool."""
-        for name, function in self._functions["record_filter"]:
-            kept = _call("record_filter", name, function, record)
-            if not isinstance(kept, bool):
-                raise Permanent(
-                    f"cleaning.record_filter: {name} returned {type(kept).__name__}; it must return True or False"
-                )
-            if not kept:
-                return False
-        return True
+        """Whether all filters accept the record. Raises Permanent for one that fails."""
+        return all(
+            _call("record_filter", name, function, record) for name, function in self._functions["record_filter"]
+        )
 
     def may_keep(self, known: Mapping[str, Any]) -> bool:
         """Whether no filter refuses a record with these fields, whatever the others will be."""
@@ -161,7 +157,7 @@ class FieldCleaner:
                 kept = function(record)
             except (_NotKnownYet, Exception):  # it is called again with the whole record, and reported then
                 continue
-            if kept is False and not record.incomplete:
+            if not kept and not record.incomplete:
                 return False
         return True
 
@@ -181,6 +177,9 @@ class FieldCleaner:
             raise yaml_error(header, ["cleaning", field], message, remedy=problem.remedy) from problem
         if not callable(function):
             raise yaml_error(header, ["cleaning", field], f"cleaning.{field}: {name} is no function.")
+        if _returns_nothing(function):
+            message = f"cleaning.{field}: {name} never returns a value."
+            raise yaml_error(header, ["cleaning", field], message, remedy="Add the `return` that is missing.")
         if code := getattr(function, "__code__", None):
             self.files.append(Path(code.co_filename))
         return function  # type: ignore[no-any-return]
@@ -223,6 +222,17 @@ def _has_name(file: Path, name: str) -> bool:
                 targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
                 found |= {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
     return name in found
+
+
+def _returns_nothing(function: object) -> bool:
+    """Whether it is a function without any `return VALUE`: what it computes would be lost."""
+    if not inspect.isfunction(function) or function.__name__ == "<lambda>":
+        return False
+    try:
+        code = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError):
+        return False
+    return not any(isinstance(node, ast.Return) and node.value is not None for node in ast.walk(code))
 
 
 def _call(field: str, name: str, function: Function, value: Any) -> Any:
