@@ -81,6 +81,7 @@ class FaultyProxy:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None] | None] = set()
 
     def address(self, scheme: ProxyScheme = "http") -> ProxyAddress:
         return ProxyAddress(scheme, self.source, self.port, self.username, self.password)
@@ -140,11 +141,14 @@ class FaultyProxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         self._open.add(writer)
+        task = asyncio.current_task()
+        self._tasks.add(task)  # the event loop has weak references only
         try:
             await self._answer(reader, writer, self.connections)
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, asyncio.CancelledError):
             pass
         finally:
+            self._tasks.discard(task)
             self._open.discard(writer)
             writer.close()
 

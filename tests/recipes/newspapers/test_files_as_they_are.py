@@ -81,7 +81,9 @@ def test_what_a_filter_returns_counts_as_true_or_false(tmp_path: Path, code: str
     assert len(paper.reader.listing(Page.of(f"{URL}/news/1", cards([1, 2]))).entries) == kept
 
 
-@pytest.mark.parametrize("code", ["from other import own", "def cut(body): return body\nown = cut", "import other as own"])
+@pytest.mark.parametrize(
+    "code", ["from other import own", "def cut(body): return body\nown = cut", "import other as own"]
+)
 def test_bare_names_are_found_however_they_are_defined(tmp_path: Path, code: str) -> None:
     (tmp_path / "other.py").write_text("def own(body):\n    return 'Mine'\n")
     (tmp_path / "cleaning.py").write_text(f"{code}\n")

@@ -115,6 +115,18 @@ def test_only_what_lies_before_the_end_of_an_earlier_run_is_read_on(project: Pro
     assert site.listed() == [f"/news/{n}" for n in range(1, 13)]
 
 
+def test_the_files_are_enough_for_an_update_with_a_new_ledger(project: Project) -> None:
+    """As in a job that keeps `data/` only: what was read to its end is read no further."""
+    with ChangingSite(paged(20)) as site:
+        paper = write_paper(project.folder, site.url, PAGES)
+        project.shoal("run", paper, "-o", "data/")
+        assert len(site.listed()) >= 20
+        for name in ("second.db", "third.db"):
+            site.asked.clear()
+            project.shoal("run", paper, "-o", "data/", "--ledger", str(project.folder / name))
+            assert (site.stories(), site.listed()) == ([], ["/news/1", "/news/2"])
+
+
 def test_a_listing_whose_articles_are_all_left_out_is_warned_of(project: Project) -> None:
     with ChangingSite(paged(3)) as site:
         paper = write_paper(project.folder, site.url, {**PAGES, "exclude": "/story/"})

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import socket
+import time
 import urllib.error
 import urllib.request
+from base64 import b64encode
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -76,6 +81,26 @@ def test_faults(site: YellowPages) -> None:
         assert sum("captcha" in text for text in texts) == 1
         running.switch("outage")
         assert ask(running, PATH)[0] == 503
+
+
+def test_a_proxy_waits_for_the_site_when_its_client_sends_no_more() -> None:
+    """Its task must not be garbage: nothing but the task itself refers to what it waits for."""
+    login = b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+    with ExitStack() as stack:
+        site = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        proxies = stack.enter_context(serving_proxies(1, dead=0, flaky=0, network="127.200.8"))
+        client = stack.enter_context(socket.create_connection((proxies.addresses[0], proxies.port), timeout=60))
+        address = f"127.0.0.1:{site.getsockname()[1]}"
+        client.sendall(f"GET http://{address}/ HTTP/1.1\r\nProxy-Authorization: Basic {login}\r\n\r\n".encode())
+        site.settimeout(60)
+        connection = stack.enter_context(site.accept()[0])
+        client.shutdown(socket.SHUT_WR)
+        for _ in range(10):
+            time.sleep(0.02)
+            gc.collect()
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\nhere")
+        connection.close()
+        assert client.recv(65_536).endswith(b"here")
 
 
 def test_each_proxy_has_an_address_of_its_own(site: YellowPages, tmp_path: Path) -> None:

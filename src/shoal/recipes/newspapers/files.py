@@ -20,7 +20,7 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState
 from shoal.model.run import Run
 from shoal.model.views import ItemFilter, ItemView
-from shoal.recipes.newspapers.known import MAX_FIELD_BYTES, newspaper_folder
+from shoal.recipes.newspapers.known import MARKS, MAX_FIELD_BYTES, METADATA, newspaper_folder, read_marks
 from shoal.storage.targets import Target, open_target
 
 PAGE = 1_000
@@ -28,6 +28,8 @@ URL_COLUMNS = ("url", "title", "date")
 NEWS_COLUMNS = ("url", "title", "date", "body", "tags", "source", "country")
 FAILED_COLUMNS = ("url", "title", "date", "error")
 SETTLED = (ItemState.DONE, ItemState.SKIPPED)
+# More than a listing has series, and marked articles that may vanish from the site.
+MARKS_KEPT = 50
 Row = Mapping[str, Any]
 
 
@@ -60,9 +62,18 @@ class NewspaperFiles:
             "new_articles": added,
             "failed_listing_pages": len(failed["listing"]),
             "failed_articles": len(failed["article"]),
+            MARKS: await _marks(ledger, run, folder),
         }
-        await asyncio.to_thread(_replace, folder / "metadata.json", [json.dumps(facts, indent=2) + "\n"])
+        await asyncio.to_thread(_replace, folder / METADATA, [json.dumps(facts, indent=2) + "\n"])
         return folder, added
+
+
+async def _marks(ledger: Ledger, run: Run, folder: Path) -> list[str]:
+    """The articles behind which everything was read, as `end_key` names them: those of this run, and earlier ones."""
+    done = ItemFilter(stage="listing", states=(ItemState.DONE,))
+    new = [item.key async for item in _items(ledger, run, done) if item.key is not None and item.url is None]
+    earlier = await asyncio.to_thread(read_marks, folder)
+    return list(dict.fromkeys((*new, *earlier)))[:MARKS_KEPT]
 
 
 async def _item_pages(ledger: Ledger, run: Run, which: ItemFilter) -> AsyncIterator[Sequence[ItemView]]:

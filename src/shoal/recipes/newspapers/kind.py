@@ -121,7 +121,8 @@ class NewspaperContext:
             return set()
         template = self.listing_urls.templates[paging.part]
         keys = {url: end_key(template, url) for url in found.urls}
-        marked = await earlier.finished("listing", keys.values())
+        await self.known.load()
+        marked = await earlier.finished("listing", keys.values()) | self.known.marks
         return {url for url, key in keys.items() if key in marked}
 
     def is_start_page(self, paging: Paging) -> bool:

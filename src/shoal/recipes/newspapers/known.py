@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import glob
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
@@ -19,6 +20,8 @@ from shoal.recipes.newspapers.settings import Newspaper, as_tuple
 SUFFIXES = (".csv", ".jsonl", ".txt")
 # Where the files of a newspaper go unless the operator names a folder.
 DATA_FOLDER = "data"
+METADATA = "metadata.json"
+MARKS = "read_behind"
 MAX_FIELD_BYTES = 16 << 20
 
 
@@ -32,7 +35,11 @@ class _Line(msgspec.Struct):
 
 
 class KnownArticles:
-    """The keys of the known articles, loaded once in every process that reads the listing."""
+    """The keys of the known articles, loaded once in every process that reads the listing.
+
+    `marks`: the articles behind which earlier runs have read everything, as `end_key` names them. They are also in the
+    ledger; those of the files are for runs whose ledger is new each time.
+    """
 
     def __init__(self, header: YamlHeader, paper: Newspaper, data_folder: Callable[[], str]) -> None:
         """`data_folder`: the operator's folder for exports, known when the scraper was configured."""
@@ -40,6 +47,7 @@ class KnownArticles:
         self._data_folder = data_folder
         self._patterns = as_tuple(paper.known)
         self._keys: frozenset[bytes] | None = None
+        self.marks: frozenset[str] = frozenset()
         self._reading = asyncio.Lock()
         for pattern in self._patterns:
             if not pattern.endswith(SUFFIXES):
@@ -58,11 +66,22 @@ class KnownArticles:
 
     def _read(self) -> frozenset[bytes]:
         folder = self._header.folder
+        self.marks = frozenset(read_marks(folder / newspaper_folder(self._header, self._data_folder())))
         own = glob.escape(str(newspaper_folder(self._header, self._data_folder())))
         patterns = (*self._patterns, f"{own}/news*.csv", f"{own}/*.jsonl")
         found = (glob.glob(pattern, root_dir=folder, recursive=True) for pattern in patterns)
         urls = (url for names in found for name in names for url in _urls(folder / name))
         return frozenset(key for url in urls if (key := _key(url)) is not None)
+
+
+def read_marks(folder: Path) -> list[str]:
+    """The marks in a newspaper's metadata; none if there is no file that has some."""
+    try:
+        facts = json.loads((folder / METADATA).read_bytes())
+    except (OSError, ValueError):
+        return []
+    marks = facts.get(MARKS) if isinstance(facts, dict) else None
+    return [mark for mark in marks if isinstance(mark, str)] if isinstance(marks, list) else []
 
 
 def _urls(file: Path) -> Iterator[str]:

@@ -74,9 +74,13 @@ class _Proxy:
         self._address = address
         self._connections = connections
         self._flaky = flaky
+        # The event loop has weak references only: a task whose client has closed its side would be collected.
+        self._tasks: set[asyncio.Task[None] | None] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections[self._address] += 1
+        task = asyncio.current_task()
+        self._tasks.add(task)
         try:
             if not (self._flaky and self._connections[self._address] % FLAKY_ROUND < FLAKY_DROPS):
                 await self._forward(reader, writer)
@@ -85,6 +89,7 @@ class _Proxy:
         except asyncio.CancelledError:
             writer.transport.abort()  # the proxies are shut down; what was not sent is dropped
         finally:
+            self._tasks.discard(task)
             writer.close()
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
