@@ -106,7 +106,7 @@ class Campaign:
         self._items = items
         self._random = random.Random(seed)
         self._faults = [fault for fault in FAULTS if fault.name in faults]
-        self._deck: list[Fault] = []
+        self._next_faults: list[Fault] = []
         self._hostile = hostile
         self._proxied = self._in_time(1 / PROXIED_DELAY, 20) if proxied is None else proxied
         self._adds = sys.maxsize if adds is None else adds
@@ -265,9 +265,9 @@ class Campaign:
     def _next_fault(self, scene: Scene) -> Fault:
         """Each fault comes once, in random order, before any of them comes again."""
         while True:
-            if not self._deck:
-                self._deck = self._random.sample(self._faults, len(self._faults))
-            fault = self._deck.pop()
+            if not self._next_faults:
+                self._next_faults = self._random.sample(self._faults, len(self._faults))
+            fault = self._next_faults.pop()
             team = scene.teams.get(fault.team)
             if team is not None and not team.is_finished:
                 return fault

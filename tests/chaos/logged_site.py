@@ -54,8 +54,8 @@ server {
 )
 
 
-def first(host: Host) -> Host:
-    """The same place for a server that gets the processor before others: a site is a machine of its own, in life."""
+def with_priority(host: Host) -> Host:
+    """The same place for a server that gets the processor first, because a real site has a machine of its own."""
     priority = ("setsid", "sh", "-c", _FIRST, "sh") if os.geteuid() == 0 else ()
     return Host(host.address, (*host.entry, *priority), host.sockets)
 
@@ -87,7 +87,7 @@ class LoggedSite:
         with self._stack as stack:
             for address in self._addresses:
                 self._node.add_address(address)
-            host = first(self._node.host)
+            host = with_priority(self._node.host)
             folder = stack.enter_context(
                 nginx(_CONFIG.replace("PORT", str(PORT)), port=PORT, host=host, connections=4_096)
             )

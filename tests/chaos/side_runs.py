@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from tests.chaos.logged_site import PLAIN_CONFIG, PORT, PROXIED_DELAY, first
+from tests.chaos.logged_site import PLAIN_CONFIG, PORT, PROXIED_DELAY, with_priority
 from tests.chaos.site_log import Excuses, Politeness, Rules, judge, read_visits
 from tests.support.account import Account
 from tests.support.binaries import proxy_program
@@ -88,7 +88,7 @@ class Proxies:
         program = str(proxy_program("microsocks"))
         folder = Account().scratch_folder("shoal-proxy-")
         process = ServerProcess(
-            [*first(self._node.host).entry, program, "-i", address, "-p", str(_PROXY_PORT), "-b", address],
+            [*with_priority(self._node.host).entry, program, "-i", address, "-p", str(_PROXY_PORT), "-b", address],
             account=Account(),
             folder=folder,
             farewell=signal.SIGKILL,
@@ -117,7 +117,7 @@ class TorSide:
             ledger = self._fleet.lab.socket_url(self._fleet.database)
             self.project = stack.enter_context(Project(self._folder, ledger, self.network.entry))
             config = PLAIN_CONFIG.replace("PORT", str(PORT))
-            site = stack.enter_context(nginx(config, port=PORT, host=first(self.network.host)))
+            site = stack.enter_context(nginx(config, port=PORT, host=with_priority(self.network.host)))
             self._log = site / "visits.log"
             self.network.wait_until_ready()
             self._before = self.network.counts()
