@@ -58,7 +58,7 @@ class Business(msgspec.Struct, frozen=True, kw_only=True):
 class YellowPages(StandIn):
     """With the fault `limits`: `min_gap`: seconds that an address has to leave between two requests; `strikes`: answers
     429 after which it gets 403 for `block_seconds`. With the fault `captcha`, one in `captcha_every` visits of an
-    address gets one, the first after half as many.
+    address gets one, and not all addresses at the same number of visits.
     """
 
     name = "yellowpages"
@@ -144,7 +144,8 @@ class YellowPages(StandIn):
                 if self._strikes[peer] >= self.strikes:
                     self._strikes[peer], self._blocked_until[peer] = 0, now + self.block_seconds
                 return StandInResponse(body="Too fast.", status=429, headers={"Retry-After": "1"}, note="too fast")
-        if "captcha" in self.faults and self._visits[peer] % self.captcha_every == self.captcha_every // 2:
+        number = self._visits[peer] + int(peer.rpartition(".")[2])
+        if "captcha" in self.faults and number % self.captcha_every == self.captcha_every // 2:
             return StandInResponse(body=_page("One moment", "<p>Please solve this captcha.</p>"), note="captcha")
         return None
 
