@@ -13,8 +13,8 @@ help: ## show this list
 
 setup: .venv/.dev .venv/.web ## create .venv with the pinned requirements and Shoal itself, editable; build the dashboard
 
-test: setup parts lint ## run every check and every test; what CI runs
-	$(PYTEST) $(PYTEST_ARGS)
+test: setup parts lint ## run every check and every test, and what failed once more, alone; what CI runs
+	$(BIN)/python -m tests.support.suite $(PYTEST_ARGS)
 
 quick: setup lint ## lint, and the tests that start no process and need no database: about a minute
 	$(PYTEST) $(PYTEST_ARGS) -q -m "not postgres and not process and not slow"

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 from shoal.ledger.protocols import Ledger
@@ -69,7 +70,8 @@ class WorkerProcess:
 
     async def kill(self) -> None:
         if self.process.returncode is None:
-            self.signal(signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended, and this loop does not know it yet
+                self.signal(signal.SIGKILL)
         await self.process.wait()
 
     async def report(self) -> dict[str, float]:
