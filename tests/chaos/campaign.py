@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -376,6 +377,9 @@ def main() -> int:
     options.add_argument("--no-tor", action="store_true", help="without the run that goes out through Tor")
     options.add_argument("--report", type=Path, help="write the report as JSON")
     chosen = options.parse_args()
+    # What it has started ends with it, also in the background of a shell.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     seed = random.SystemRandom().randrange(1 << 31) if chosen.seed is None else chosen.seed
     campaign = Campaign(
         minutes=chosen.minutes,
