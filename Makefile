@@ -48,7 +48,7 @@ bench: .venv/.bench ## measure Shoal against its peers
 CHAOS = tests/chaos tests/nodes tests/attack tests/ledger/test_machine.py tests/ledger/test_connections_postgres.py \
 	tests/ledger/test_plans_postgres.py tests/ledger/test_plans_sqlite.py tests/feeds/test_url_file.py \
 	tests/worker/test_liveness.py tests/egress/test_tor.py tests/web/test_pages.py tests/ledger/test_url_queue.py \
-	tests/recipes
+	tests/recipes tests/demo/test_recipe.py
 
 CHAOS_MINUTES = 60
 CHAOS_ITEMS = 1000000

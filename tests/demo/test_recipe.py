@@ -14,6 +14,7 @@ import pytest
 from shoal.config.sources import read_dotenv
 from shoal.demo.recipe import DemoStep, child_environment, run_steps, was_interrupted, write_environment
 from shoal.recipes import RECIPES, find_project
+from tests.support import LONG
 from tests.support.browsers import require_chromium
 from tests.support.project import clean_environment
 
@@ -76,15 +77,37 @@ def test_settings_and_secrets_of_the_shell_do_not_reach_a_demo(recipe: str, name
     assert child_environment(given, None, texts) == {"PATH": "/bin", "GH_EDITOR": "vi"}
 
 
+# Demos of many targets and newspapers, as small as a test can have them.
+SMALL = {
+    "newspapers": "demo.NewspapersDemo(countries=('fiji', 'nauru'))",
+    "yellowpages": (
+        "demo.YellowPagesDemo(demo.DemoSize(states='CA,TX,NY,VT', cities=2, categories=3, workers=2,"
+        " proxies=6, dead=1, flaky=0, ban_after=2))"
+    ),
+}
+PROGRAM = """
+import sys
+from shoal.cli.main import main
+from shoal.recipes.{recipe} import demo
+demo.DEMO = {shown}
+sys.exit(main())
+"""
+CLOSEST = {"newspapers": "the shortest pause was", "yellowpages": "s on average,"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["github", "countries"])
+@pytest.mark.parametrize("recipe", ["github", "countries", "newspapers", "yellowpages"])
 def test_a_demo_runs_to_its_end(tmp_path: Path, recipe: str) -> None:
-    """On SQLite, where of the countries only Argentina runs. A token and a setting of the shell are not used."""
+    """On SQLite, where of the countries only Argentina runs. A token and a setting of the shell are not used.
+
+    Newspapers and Yellow Pages are small; with SHOAL_CHAOS=long they are whole.
+    """
     if recipe == "countries":
         require_chromium()
+    shown = "demo.DEMO" if LONG else SMALL.get(recipe, "demo.DEMO")
     shell = {"GITHUB_TOKEN": "a-real-token-wxyz", "MAX_RETRIES": "-1", "TOR_SOCKS_PORT": "1"}
     ended = subprocess.run(
-        [sys.executable, "-m", "shoal", "demo", recipe, "--json"],
+        [sys.executable, "-c", PROGRAM.format(recipe=recipe, shown=shown), "demo", recipe, "--json"],
         cwd=tmp_path,
         env=clean_environment(tmp_path, SHOAL_LEDGER=str(tmp_path / "demo.db"), **shell),
         capture_output=True,
@@ -92,12 +115,17 @@ def test_a_demo_runs_to_its_end(tmp_path: Path, recipe: str) -> None:
         timeout=600,
         check=False,
     )
-    assert ended.returncode == 0, ended.stderr
+    assert ended.returncode == 0, ended.stdout + ended.stderr
     said = json.loads(ended.stdout)
     assert (said["recipe"], said["problems"]) == (recipe, [])
+    assert any(CLOSEST.get(recipe, "the two closest requests") in line for line in said["said"])
     if recipe == "github":
         assert said["profiles"] >= 120
-    else:
+    elif recipe == "countries":
         counts = said["argentina"]
         assert (counts["completed"], counts["failed"], counts["total"], counts["wrong"]) == (59, 1, 60, 0)
+    elif recipe == "newspapers":
+        assert said["records"] >= 50
+    else:
+        assert said["targets"] == (612 if LONG else 24)
     assert "wxyz" not in ended.stdout + ended.stderr

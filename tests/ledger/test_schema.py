@@ -276,5 +276,6 @@ def test_a_file_of_views_has_one_select_for_each_name() -> None:
     for wrong in ("select 1", "-- name: a\ndrop table item", "-- name: a\nselect 1; drop table item"):
         with pytest.raises(InvalidScraper):
             parse_views(wrong, "views.sql")
+    assert parse_views("-- This kind of ledger needs none.\n", "views.sql") == []
     with pytest.raises(InvalidScraper, match="twice"):
         parse_views("-- name: a\nselect 1\n-- name: A\nselect 2", "views.sql")

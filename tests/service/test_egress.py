@@ -11,11 +11,12 @@ import pytest
 from shoal import Page, Scraper
 from shoal.config import Settings
 from shoal.config.egress import EgressConfig
+from shoal.demo.stand_in import StandInRequest, StandInResponse
 from shoal.errors import ShoalError
 from shoal.ledger.protocols import Ledger
 from shoal.model.egress import ExitReport, ExitSpec, HealthRules, HostReport
 from shoal.model.worker import Scope, WorkerSpec
-from shoal.recipes.countries.exits import exit_address, local_exits
+from shoal.recipes.countries.exits import NETWORK, exit_address, local_exits
 from shoal.recipes.countries.stand_in import PriceRegisters
 from shoal.service.egress import ExitLog, PlannedExits, check_egress, plan_exits
 from shoal.service.events import Host
@@ -137,6 +138,27 @@ async def test_an_exit_with_the_address_of_this_machine_is_found(tmp_path: Path)
             assert gone == (False, f"tor: {site.url}/nothing answered 404")
     finally:
         await other.stop()
+
+
+class ClosedToThisMachine(PriceRegisters):
+    """Answers with the visitor's address to exits only."""
+
+    async def answer(self, request: StandInRequest) -> StandInResponse:
+        return await super().answer(request) if request.peer.startswith(NETWORK) else StandInResponse(status=403)
+
+
+async def test_a_page_that_does_not_answer_directly_proves_nothing(tmp_path: Path) -> None:  # S1.10
+    """The exits may have the address of this machine all the same: a warning, which says so."""
+    with ClosedToThisMachine().serving() as site, local_exits() as port:
+        url = f"{site.url}/ip"
+        onion = EgressConfig(name="onion", kind="tor", socks=f"127.0.0.1:{port}", address_url=url)
+        found = await check_egress(Settings(egress={"onion": onion}))
+    (check,) = (each for each in found if each.name == "egress.onion.address")
+    assert (check.ok, check.warning, check.severity) == (True, True, "warning")
+    seen, _, proven = check.text.partition("; ")
+    assert seen.startswith(f"sites see {NETWORK}")
+    assert proven == f"that this machine has another is not proven, asked directly: {url} answered 403"
+    assert "address_url" in check.fix
 
 
 @pytest.mark.parametrize(

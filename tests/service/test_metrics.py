@@ -73,6 +73,27 @@ async def test_a_run_with_its_items_attempts_and_latencies(either_harness: Ledge
     assert back[*labels, "dead"] == 1, "a clock that is set back is no error"
 
 
+async def test_what_handlers_count_is_a_metric_of_the_run(either_harness: LedgerHarness) -> None:  # S3.14
+    harness = either_harness
+    run, other = await harness.run(), await harness.run()
+    await harness.put(run, "a", "b", "c")
+    await harness.put(other, "d")
+    workers = [await harness.worker(), await harness.worker()]
+    claimed = {item.key: (worker, item) for worker in workers for item in await harness.claim(worker, 2)}
+    counted = {"a": {"accepted": 3, "rejected": 4}, "b": {"accepted": 2}, "c": {}, "d": {"accepted": 7}}
+    for key, numbers in counted.items():
+        worker, item = claimed[key]
+        await harness.commit(worker, msgspec.structs.replace(done(item), detail={"counters": numbers}))
+    samples = await reader_on(harness).read()
+    assert values(samples, "shoal_counted_total") == {
+        (run.id, "shop", "accepted"): 5,
+        (run.id, "shop", "rejected"): 4,
+        (other.id, "shop", "accepted"): 7,
+    }
+    text = render(SERVER_METRICS, samples)[0].decode()
+    assert f'shoal_counted_total{{name="rejected",run="{run.id}",scraper="shop"}} 4.0' in text
+
+
 @pytest.mark.parametrize(("seconds_ago", "counted"), [(600.0, 1), (0.0, 0)])
 async def test_counters_begin_when_the_server_started_not_when_they_are_first_read(
     either_harness: LedgerHarness, seconds_ago: float, counted: int

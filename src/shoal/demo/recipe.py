@@ -13,9 +13,10 @@ import subprocess
 import sys
 import tomllib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, ClassVar
@@ -23,7 +24,7 @@ from typing import IO, Any, ClassVar
 import msgspec
 
 from shoal.config.settings import ENV_PREFIX
-from shoal.demo.stand_in import RunningStandIn, StandIn
+from shoal.demo.stand_in import RunningStandIn, StandIn, Visit
 from shoal.errors import EXIT_INTERRUPTED
 from shoal.service.client import Fleet
 
@@ -65,6 +66,19 @@ class SiteReport(msgspec.Struct, frozen=True, kw_only=True):
     lines: Sequence[str]
     problems: Sequence[str] = ()
     figures: Mapping[str, Any] = {}
+
+
+def closest_line(visits: Iterable[Visit], whose: Callable[[Visit], str], of: str) -> str:
+    """How close together requests of one sender began, by the log: `whose` names the sender, `of` says what it is.
+
+    Only requests to the same host are compared.
+    """
+    starts: dict[tuple[str, str], list[float]] = {}
+    for visit in visits:
+        starts.setdefault((visit.host, whose(visit)), []).append(visit.at)
+    gaps = [later - earlier for each in starts.values() for earlier, later in pairwise(sorted(each))]
+    closest = f"{min(gaps):.3f} s apart" if gaps else "there were none"
+    return f"the two closest requests {of}: {closest}"
 
 
 class RecipeDemo(ABC):

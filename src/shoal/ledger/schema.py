@@ -47,17 +47,24 @@ class SqlView(msgspec.Struct, frozen=True):
 
 
 def parse_views(script: str, file: str) -> list[SqlView]:
-    """The views of a file with blocks of `-- name: NAME` and a select, in their order. Raises InvalidScraper."""
+    """The views of a file with blocks of `-- name: NAME` and a select, in their order. Raises InvalidScraper.
+
+    A file with nothing but comments declares none.
+    """
     views = [SqlView(name, select) for name, select in _named_texts(script)]
-    if not views:
+    if not views and _without_comments(script).strip():
         raise InvalidScraper(f"{file} declares no view.", remedy="Write `-- name: NAME` above each select.")
     for view in views:
-        code = re.sub(r"--[^\n]*", "", view.select)
+        code = _without_comments(view.select)
         if ";" in code or not re.match(r"\s*(select|with)\b", code, re.IGNORECASE):
             raise InvalidScraper(f"{view.name} in {file} is not one select.", remedy="Write one select for each view.")
     if len({view.name.lower() for view in views}) < len(views):
         raise InvalidScraper(f"{file} declares a view twice.")
     return views
+
+
+def _without_comments(sql: str) -> str:
+    return re.sub(r"--[^\n]*", "", sql)
 
 
 def view_mark(views: Sequence[SqlView]) -> str:

@@ -5,6 +5,7 @@ Small in `make test`; ten workers, more URLs and a million of them in `make chao
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -43,6 +44,7 @@ GONE = sum(number % 100 == 13 for number in range(1, PAGES + 1))
 TOR_WORKERS = 10 if LONG else 2
 TOR_PAGES = 200 if LONG else 16
 MANY = 1_000_000 if LONG else 20_000
+STATUSES = "SELECT status, COUNT(*) FROM url_work_queue GROUP BY status"
 PATIENCE = 600.0 if LONG else 240.0
 
 
@@ -281,18 +283,34 @@ def test_preflight_compares_the_exit_with_this_machine(countries: Countries) -> 
     assert severities["egress.tor"] == "critical"
 
 
+def test_argentina_alone_has_the_views_too(countries: Countries) -> None:  # S1.20, S1.26
+    """On PostgreSQL, where no distributed scraper has run."""
+    with PriceRegisters().serving() as site, local_exits() as port:
+        countries.configure(site.url, TOR_SOCKS_PORT=str(port))
+        urls = countries.urls(site.site.urls("argentina", 3), "urls/argentina.txt")
+        countries.shoal("start", "argentina", "--urls-file", urls)
+
+    async def ask() -> list[tuple[Any, ...]]:
+        connection = await asyncpg.connect(countries.ledger)
+        try:
+            await connection.execute("set search_path = public")  # the user's own schema may be Shoal's
+            return [tuple(row) for row in await connection.fetch(STATUSES)]
+        finally:
+            await connection.close()
+
+    assert asyncio.run(ask()) == [("completed", 3)]
+
+
 def test_argentina_needs_no_postgresql(tmp_path: Path) -> None:  # S1.2, S1.26
     with PriceRegisters().serving() as site, local_exits() as port, Countries(tmp_path, "postgresql://x/y") as project:
         (tmp_path / ".env").write_text(f"TOR_SOCKS_PORT={port}\n")
         urls = project.urls(site.site.urls("argentina", 5), "urls/argentina.txt")
-        project.shoal("start", "argentina", "--urls-file", urls)
+        assert "views" not in project.shoal("start", "argentina", "--urls-file", urls).stderr
         refused = project.shoal("start", "india", "--urls-file", urls, code=2)
         assert "needs PostgreSQL" in refused.stderr
         project.shoal("export", "latest", "-o", "out.jsonl", "-q")
         records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert {record["url"]: record["price"] for record in records} == expected("argentina", 5, site.site)
     ledger = sqlite3.connect(tmp_path / ".shoal/ledger.db")
-    assert ledger.execute("SELECT status, COUNT(*) FROM url_work_queue GROUP BY status").fetchall() == [
-        ("completed", 5)
-    ]
+    assert ledger.execute(STATUSES).fetchall() == [("completed", 5)]
     ledger.close()

@@ -18,6 +18,7 @@ import pytest
 from shoal.config import load_settings
 from shoal.demo.recipe import write_environment
 from shoal.recipes.github import PROJECT
+from shoal.recipes.github.demo import profile_answers
 from shoal.recipes.github.population import PLACES
 from shoal.service.lookup import load_configured
 from shoal.templates import write_project
@@ -51,6 +52,7 @@ SETTINGS: dict[str, tuple[str, Callable[[Any, Any], object], object]] = {
     "FIRST_YEAR": ("2020", lambda scraper, _: scraper.settings.first_year, 2020),
     "LAST_YEAR": ("2021", lambda scraper, _: scraper.settings.last_year, 2021),
     "USERNAMES_FILE": ("names.txt", lambda scraper, _: scraper.settings.usernames_file, "names.txt"),
+    "PROFILE_AGAIN": ("true", lambda scraper, _: scraper.settings.profile_again, True),
     "RETRY_DELAY": ("1.5", lambda scraper, _: scraper.settings.retry_delay, 1.5),
     "EXPONENTIAL_BACKOFF": ("false", lambda scraper, _: scraper.settings.exponential_backoff, False),
     "TARGET_USERNAMES": ("50", lambda scraper, _: scraper.stages["username"].policy.max_records, 50),
@@ -87,6 +89,34 @@ def test_a_run_ends_at_its_targets(project: Project, serve: Serve) -> None:
     assert statuses(project) == {"ENHANCED": 5, "INITIAL": 7}
     (row,) = query(project, "select distinct last_error from developers where enrichment_status = 'INITIAL'")
     assert row["last_error"] == "the stage profile has its 5 records (max_records)"
+
+
+def test_each_night_finds_those_who_are_new(either: Project, serve: Serve) -> None:
+    """A further run asks for nobody who was profiled or imported before, so the targets lead to others each time."""
+    site = serve(places=SMALL)
+    set_up(either, site, LOCATIONS="Suva, Fiji; Apia, Samoa", TARGET_USERNAMES="8", SHOAL_CONCURRENCY="1")
+    taken_over = site.site.people.login(0)
+    import_rows(either, f"username,name,enrichment_status\n{taken_over},Bo Brook,ENHANCED\n", "file")
+
+    def night(target: str = "5", again: str = "false") -> tuple[int, dict[str, int]]:
+        """How many profiles are asked for in a further run, and the developers by status after it."""
+        before = sum(profile_answers(site.log()).values())
+        options = ("run", "github", "--fresh", "-q")
+        either.shoal(*options, timeout=PATIENCE, TARGET_PROFILES=target, PROFILE_AGAIN=again)
+        return sum(profile_answers(site.log()).values()) - before, statuses(either)
+
+    either.shoal("run", "github", "-q", timeout=PATIENCE, TARGET_PROFILES="5")  # the imported row counts
+    assert statuses(either)["ENHANCED"] == 5
+    first = query(either, "select username, profiled_at, run_id from developers where enrichment_status = 'ENHANCED'")
+    assert night()[0] == 5
+    assert night() == (2, {"ENHANCED": 12})
+    assert night() == (0, {"ENHANCED": 12})
+    assert max(profile_answers(site.log()).values()) == 1
+    assert taken_over not in profile_answers(site.log())
+    kept = query(either, "select username, profiled_at, run_id from developers")
+    assert [row for row in first if row not in kept] == []
+    assert night(target="0", again="true")[0] >= 8, "as many as TARGET_USERNAMES lets the searches find"
+    assert statuses(either) == {"ENHANCED": 12}
 
 
 def test_a_cancellation_is_no_error_of_those_who_were_tried_again(either: Project, serve: Serve) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import operator
 import os
+import re
 import signal
 import time
 import zipfile
@@ -193,6 +194,10 @@ def check_downloads(served: ServedProject, project: Project, site: RunningStandI
     videos = [record for record in records if "video_id" in record]
     said = compare(site, videos, dead=len(rows) - len(videos), retries=RETRIES)
     assert said.problems == []
+    assert any(
+        re.fullmatch(r"the two closest requests of all workers to the host: [\d.]+ s apart", each)
+        for each in said.lines
+    )
 
 
 def all_videos(served: ServedProject, channel_id: str) -> list[dict[str, Any]]:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import datetime as dt
 import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import pytest
 
 from shoal.demo.stand_in import StandInRequest, StandInResponse
 from shoal.recipes.yellowpages.demo import (
+    TargetEvidence,
     addresses_by_worker,
     banned_addresses,
     gaps_by_worker,
@@ -42,6 +44,9 @@ PROXIES = {"proxies": 50, "dead": 5, "flaky": 3} if LONG else {"proxies": 12, "d
 DELAY = (0.25, 0.4)
 # So many visits of an address are between two captchas, which is more than a target has: no address has two in a row.
 CAPTCHA_EVERY = 10 if LONG else 5
+FAULTS = ("captcha", "limits") if LONG else ("captcha",)
+# A start that the ledger has reserved may be used so many seconds later.
+LATE = 0.1
 PATIENCE = 600.0 if LONG else 120.0
 POOL = ("pool", "yellowpages", "--yes", "--stagger", "0")
 
@@ -68,7 +73,7 @@ def test_the_project_has_tests_that_pass(project: Project) -> None:
 
 def test_a_pool_with_proxies(either: Project) -> None:
     """S3.1, S3.3, S3.5, S3.6, S3.8, S3.11, S3.14, S3.15, S3.17, S3.18, S3.25, S3.26"""
-    site = YellowPages(faults=("captcha",), captcha_every=CAPTCHA_EVERY)
+    site = YellowPages(faults=FAULTS, captcha_every=CAPTCHA_EVERY)
     options = {"WORKER_COUNT": str(WORKERS), "PROXY_BLACKLIST_THRESHOLD": "2" if not LONG else "10"}
     with open_directory(either, site, **PROXIES, delay=DELAY, **options) as directory:  # type: ignore[arg-type]
         assert f"{TARGETS} new" in generate(directory)
@@ -92,6 +97,7 @@ def test_a_pool_with_proxies(either: Project) -> None:
         gaps = gaps_by_worker(directory.site.log(), directory.proxies, WORKERS)
         assert len(gaps) == WORKERS
         assert hurried_workers(gaps, DELAY[0]) == []
+        assert crowded_workers(targets, directory.site.site, DELAY[0]) == set()
         notes = Counter(visit.note for visit in directory.site.log())
         assert notes["captcha"] >= WORKERS, notes
         banned = directory.ask(banned_addresses)
@@ -148,6 +154,31 @@ def test_workers_that_do_not_keep_their_delay_are_found_and_one_late_request_is_
     none, further_pages, half = [0.01] * 20, [0.3, 0.01] * 10, [gap / 2 for gap in kept]
     gaps = dict(enumerate((kept, late, none, further_pages, half, [])))
     assert hurried_workers(gaps, 0.25) == [2, 3, 4]
+
+
+def crowded_workers(targets: Sequence[TargetEvidence], site: YellowPages, least: float) -> set[str]:
+    """The workers that made more requests than this delay lets them, by the times of their attempts in the ledger.
+
+    All requests of attempts in a row lie between the claim of the first and the end of the last: however late they come
+    to the site, that is time enough for the delays between them. How many requests were made is known of done attempts.
+    """
+    done: dict[str, list[tuple[dt.datetime, dt.datetime, int]]] = {}
+    for target in targets:
+        pages = site.pages_of(target.city, target.category, target.pages)
+        made = pages + site.is_missing(target.city, target.category)  # then the search is asked
+        for attempt in target.attempts:
+            if attempt.outcome == "done" and attempt.worker is not None:
+                done.setdefault(attempt.worker, []).append((attempt.claimed_at, attempt.ended_at, made))
+    crowded = set()
+    for worker, attempts in done.items():
+        attempts.sort()
+        for first, (began, _, _) in enumerate(attempts):
+            requests, ended = 0, began
+            for _, end, number in attempts[first:]:
+                requests, ended = requests + number, max(ended, end)
+                if (ended - began).total_seconds() + LATE < (requests - 1) * least:
+                    crowded.add(worker)
+    return crowded
 
 
 def query(project: Project, sql: str) -> list[tuple[Any, ...]]:
@@ -324,6 +355,9 @@ def test_a_test_has_workers_0_and_1_with_their_own_states(project: Project) -> N
         assert done == own & {city[-2:] for city in (target.city for target in directory.ask(read_targets))}
         gaps = gaps_by_worker(directory.site.log(), directory.proxies, 10)
         assert hurried_workers(gaps, DELAY[0]) == [0, 1], "they have no such delay here, and that is seen"
+        assert len(crowded_workers(directory.ask(read_targets), directory.site.site, DELAY[0])) == 2, (
+            "in the ledger too"
+        )
         peers = {visit.peer for visit in directory.site.log()}
         assert peers <= set(directory.proxies.addresses[:4]), "workers 0 and 1 of ten have two of twenty each"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.demo.database import PrivateDatabase, private_postgres
-from shoal.demo.recipe import DemoStep, RecipeDemo, SiteReport
+from shoal.demo.recipe import DemoStep, RecipeDemo, SiteReport, closest_line
 from shoal.demo.stand_in import LOOPBACK, RunningStandIn, Visit
 from shoal.fetch.chromium import check_browser
 from shoal.recipes.countries.exits import EXITS, NETWORK, local_exits
@@ -92,7 +92,7 @@ class CountriesDemo(RecipeDemo):
     async def site_report(self, site: RunningStandIn[Any], fleet: Fleet) -> SiteReport:
         ran = ("argentina", *(DISTRIBUTED if self._has_postgres else ()))
         visits = site.log()
-        lines, problems = [_addresses(visits), _answers(visits)], _direct(visits)
+        lines, problems = [_addresses(visits), _closest(visits), _answers(visits)], _direct(visits)
         figures: dict[str, Any] = {}
         for country in ran:
             counts = await fleet.stats(country)
@@ -121,6 +121,12 @@ def _addresses(visits: Sequence[Visit]) -> str:
     pages = [visit for visit in visits if visit.path != ADDRESS_PATH]
     peers = Counter(visit.peer for visit in pages)
     return f"{len(pages)} visits from {len(peers)} addresses, {peers[LOOPBACK]} from this machine's own ({LOOPBACK})"
+
+
+def _closest(visits: Sequence[Visit]) -> str:
+    """A page in a browser is three requests: of itself, its script and its data."""
+    pages = [visit for visit in visits if visit.path != ADDRESS_PATH]
+    return closest_line(pages, lambda visit: visit.peer, "of an exit to a register")
 
 
 def _answers(visits: Sequence[Visit]) -> str:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from shoal.demo.recipe import DemoStep, RecipeDemo, SiteReport
+from shoal.demo.recipe import DemoStep, RecipeDemo, SiteReport, closest_line
 from shoal.demo.stand_in import RunningStandIn, Visit
 from shoal.errors import EXIT_INTERRUPTED
 from shoal.recipes.github.population import Population
@@ -17,7 +17,13 @@ from shoal.service.client import Fleet
 TOKENS = ("demo-token-aa11", "demo-token-bb22", "demo-token-cc33", BAD_TOKEN)
 TARGET = 120
 STOPPED = (0, EXIT_INTERRUPTED)
+MOST_SHOWN = 10
 _TOP = 5
+# The fields of the records of the stage social that are compared, by kind.
+_EXTRAS = {
+    "social_link": ("platform", "url", "verified"),
+    "repository": ("order", "name", "stars", "language", "url", "description"),
+}
 _PROFILE = re.compile(r"/users/([^/?]+)$")
 _REPOSITORIES = re.compile(r"/users/([^/?]+)/repos\?.*\bpage=(\d+)")
 Records = Sequence[Mapping[str, Any]]
@@ -76,32 +82,43 @@ def make_site_report(
     found, profiles, extras = stages["username"], stages["profile"], stages["social"]
     problems: list[str] = []
     asked = {"profile": profile_answers(visits), "social": social_answers(site.people, visits)}
+    once = {}
     for stage, logins in asked.items():
         twice = [login for login, times in logins.items() if times > 1]
+        once[stage] = f"{len(twice)} developers more than once" if twice else "each developer once"
         if twice:
             problems.append(f"{len(twice)} developers were answered twice in the stage {stage}, such as {twice[0]}")
     spent = sum(visit.note.endswith("spent") for visit in visits)
     if spent:
         problems.append(f"{spent} requests had a token that was known to be spent")
-    problems += _differences(site.people, found, profiles, extras)
+    differences = _differences(site.people, found, profiles, extras)
+    problems += differences[:MOST_SHOWN]
     if len(profiles) < fewest:
         problems.append(f"{len(profiles)} profiles are stored instead of {fewest}")
     statuses = Counter(visit.status for visit in visits)
     refused = ", ".join(f"{count} x {status}" for status, count in sorted(statuses.items()) if status != 200)
-    tokens = Counter(" ".join(visit.note.split()[:2]) for visit in visits)
+    tokens = Counter(map(_token, visits))
     lines = [
         f"{len(visits)} requests with {len(tokens)} tokens: "
         + ", ".join(f"{count} by {token}" for token, count in sorted(tokens.items())),
         f"answers other than 200: {refused or 'none'}",
         f"requests with a token that was known to be spent: {spent}",
         f"searches: {sum(visit.path.startswith('/search/') for visit in visits)}, developers found: {len(found)}",
-        f"profiles: {len(asked['profile'])} answered, {len(profiles)} stored, each developer once",
-        f"social: {len(asked['social'])} completed, each developer once; "
+        closest_line(visits, _token, "of a token"),
+        f"profiles: {len(asked['profile'])} answered, {len(profiles)} stored, {once['profile']}",
+        f"social: {len(asked['social'])} completed, {once['social']}; "
         f"{len(_of_kind(extras, 'social_link'))} links and {len(_of_kind(extras, 'repository'))} repositories stored",
-        "the stored profiles and repositories equal the site's" if not problems else "see the problems",
+        f"differences between what is stored and the site: {len(differences)}"
+        if differences
+        else "the stored profiles, links and repositories equal the site's",
     ]
     figures = {"requests": len(visits), "spent": spent, "found": len(found), "profiles": len(profiles)}
     return SiteReport(lines=lines, problems=problems, figures=figures)
+
+
+def _token(visit: Visit) -> str:
+    """The token of a visit, as the site numbers it."""
+    return " ".join(visit.note.split()[:2])
 
 
 def profile_answers(visits: Iterable[Visit]) -> Counter[str]:
@@ -124,31 +141,42 @@ def social_answers(people: Population, visits: Iterable[Visit]) -> Counter[str]:
 
 
 def _differences(people: Population, found: Records, profiles: Records, extras: Records) -> list[str]:
-    """What is stored and not true, or stored twice."""
+    """What is stored and not true, missing, or stored twice. Every developer with a profile has been enhanced."""
     problems = []
     for what, records in (("found", found), ("profile", profiles)):
         names = Counter(record["username"] for record in records)
-        problems += [f"{name} is stored {count} times as {what}" for name, count in names.items() if count > 1][:3]
+        problems += [f"{name} is stored {count} times as {what}" for name, count in names.items() if count > 1]
     for record in profiles:
         number = people.number(record["username"])
         truth = people.user(number) if number is not None else {}
         wrong = [name for name, value in record.items() if name in truth and truth[name] != value]
         if number is None or wrong:
             problems.append(f"the profile of {record['username']} is wrong: {', '.join(wrong) or 'no such developer'}")
-    best: dict[str, list[str]] = {}
-    for record in sorted(_of_kind(extras, "repository"), key=lambda each: each["order"]):
-        best.setdefault(record["username"], []).append(record["name"])
-    for name, stored in best.items():
+    stored = {kind: _values_by_username(_of_kind(extras, kind), names) for kind, names in _EXTRAS.items()}
+    for name in sorted({record["username"] for record in (*profiles, *extras)}):
         number = people.number(name)
-        truth_names = [] if number is None else _top_repositories(people, number)
-        if stored != truth_names:
-            problems.append(f"the repositories of {name} are {stored} instead of {truth_names}")
-    return problems[:10]
+        for kind, values in stored.items():
+            truth_values = [] if number is None else _true_values(people, number, kind)
+            if values.get(name, []) != truth_values:
+                problems.append(f"{kind} of {name}: {values.get(name, [])} instead of {truth_values}")
+    return problems
 
 
-def _top_repositories(people: Population, number: int) -> list[str]:
+def _values_by_username(records: Records, names: Sequence[str]) -> dict[str, list[tuple[Any, ...]]]:
+    """The values of these fields of each developer's records, sorted by the first one."""
+    found: dict[str, list[tuple[Any, ...]]] = {}
+    for record in sorted(records, key=lambda each: each[names[0]]):
+        found.setdefault(record["username"], []).append(tuple(record[name] for name in names))
+    return found
+
+
+def _true_values(people: Population, number: int, kind: str) -> list[tuple[Any, ...]]:
+    """What is to be stored of this kind for a developer, as `_values_by_username` has it."""
+    if kind == "social_link":
+        return [(platform, *link) for platform, link in sorted(people.links(number).items())]
     ranked = sorted(people.repositories(number), key=lambda each: (-each["stargazers_count"], each["name"]))
-    return [each["name"] for each in ranked[:_TOP]]
+    names = ("name", "stargazers_count", "language", "html_url", "description")
+    return [(order, *(each[name] for name in names)) for order, each in enumerate(ranked[:_TOP], start=1)]
 
 
 def _of_kind(records: Records, kind: str) -> Records:

@@ -45,6 +45,13 @@ _BIOS = (
     "Chat: t.me/{} or https://dev.to/{}",
     "Answers on stackoverflow.com/users/{}",
 )
+_PLATFORM_OF_ACCOUNT = {"linkedin": "linkedin", "youtube": "youtube", "generic": "hashnode"}
+_PLACES_IN_BIOS = {
+    "medium": "medium.com/@{}",
+    "telegram": "t.me/{}",
+    "dev_to": "dev.to/{}",
+    "stackoverflow": "stackoverflow.com/users/{}",
+}
 
 
 class Population:
@@ -124,6 +131,25 @@ class Population:
         rng = random.Random(f"{self.seed} accounts {number}")
         chosen = rng.sample(_ACCOUNTS, rng.randrange(len(_ACCOUNTS)))
         return [{"provider": provider, "url": url.format(self.login(number))} for provider, url in chosen]
+
+    def links(self, number: int) -> dict[str, tuple[str, bool]]:
+        """The truth about a developer's links: by platform the URL, and whether it is verified."""
+        login, user = self.login(number), self.user(number)
+        blog, bio, twitter = user["blog"], user["bio"] or "", user["twitter_username"]
+        stated = [(_PLATFORM_OF_ACCOUNT.get(each["provider"]), each["url"]) for each in self.social_accounts(number)]
+        stated += [("twitter", f"https://twitter.com/{twitter}")] if twitter else []
+        mentioned: list[tuple[str | None, str]] = []
+        if blog:
+            platform = "twitter" if "//twitter.com/" in blog else None
+            mentioned.append((platform, blog if blog.startswith("https://") else f"https://{blog}"))
+        places = {platform: place.format(login) for platform, place in _PLACES_IN_BIOS.items()}
+        mentioned += [(platform, f"https://{place}") for platform, place in places.items() if place in bio]
+        found: dict[str, tuple[str, bool]] = {}
+        for verified, links in ((True, stated), (False, mentioned)):
+            for known, url in links:
+                platform = known or f"other_{1 + sum(name.startswith('other_') for name in found)}"
+                found.setdefault(platform, (url, verified))
+        return found
 
     def repositories(self, number: int) -> list[dict[str, Any]]:
         rng, login = random.Random(f"{self.seed} repositories {number}"), self.login(number)

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from shoal.demo.recipe import DemoStep, RecipeDemo, SiteReport
+from shoal.demo.recipe import DemoStep, RecipeDemo, SiteReport, closest_line
 from shoal.demo.stand_in import RunningStandIn, StandIn
 from shoal.errors import ClientMissing
 from shoal.recipes.subtitles.stand_in import VideoSite
@@ -90,6 +90,7 @@ def compare(site: RunningStandIn[Any], records: Sequence[Mapping[str, Any]], *, 
     most = max((pages[video] for video in broken), default=0)
     lines = [
         f"{len(log):,} requests: {sum(pages.values())} for pages of videos, {sum(files.values())} for captions",
+        closest_line(log, lambda visit: visit.host, "of all workers to the host"),
         f"{len(stored)} videos have captions" + ("" if problems else ", stored once, and as the site has them"),
         f"{dead} have none: no captions, private, unavailable, deleted, or always 503",
         f"always 503: asked {most} times, which is one try and {retries} retries" if broken else "",

@@ -28,6 +28,26 @@ HURRIED_SHARE = 0.2
 PAGE = 200
 
 
+class DemoSize(msgspec.Struct, frozen=True, kw_only=True):
+    """How large the demo is. `states` and the numbers of cities and categories are those of the generator.
+
+    `proxies`: how many there are, of which so many are `dead` and so many `flaky`; a dead one rests after `ban_after`
+    failures.
+    """
+
+    states: str = "all"
+    cities: int = 3
+    categories: int = 4
+    workers: int = WORKERS
+    proxies: int = 50
+    dead: int = 5
+    flaky: int = 3
+    ban_after: int = 10
+
+
+WHOLE = DemoSize()
+
+
 class TargetEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """A target as the ledger has it: its attempts, and how many pages of it are read."""
 
@@ -110,7 +130,8 @@ class YellowPagesDemo(RecipeDemo):
     name = "yellowpages"
     about = "51 states, ten workers, fifty proxies: 5 are dead, 3 drop connections, and the site shows captchas."
 
-    def __init__(self) -> None:
+    def __init__(self, size: DemoSize = WHOLE) -> None:
+        self._size = size
         self._proxies: RunningProxies | None = None
 
     def stand_in(self) -> YellowPages:
@@ -118,7 +139,9 @@ class YellowPagesDemo(RecipeDemo):
 
     @contextmanager
     def serving(self, folder: Path) -> Iterator[RunningStandIn[YellowPages]]:
-        with self.stand_in().serving() as site, serving_proxies() as self._proxies:
+        size = self._size
+        proxies = serving_proxies(size.proxies, dead=size.dead, flaky=size.flaky)
+        with self.stand_in().serving() as site, proxies as self._proxies:
             file = folder / "data" / "webshare_proxies.txt"
             file.write_text("".join(f"{line}\n" for line in self._proxies.lines()))
             file.chmod(0o600)
@@ -127,17 +150,20 @@ class YellowPagesDemo(RecipeDemo):
     def environment(self, site: RunningStandIn[YellowPages]) -> Mapping[str, str]:
         return {
             "YP_BASE_URL": site.url,
-            "WORKER_COUNT": str(WORKERS),
+            "WORKER_COUNT": str(self._size.workers),
             "MIN_DELAY_SECONDS": str(MIN_DELAY),
             "MAX_DELAY_SECONDS": str(MAX_DELAY),
             "PROXY_FILE": "data/webshare_proxies.txt",
+            "PROXY_BLACKLIST_THRESHOLD": str(self._size.ban_after),
         }
 
     def steps(self, site: RunningStandIn[YellowPages]) -> Sequence[DemoStep]:
-        targets = ("python", "generate_city_targets.py", "--states", "all")
+        size = self._size
+        targets = ("python", "generate_city_targets.py", "--states", size.states)
+        number = ("--cities-per-state", str(size.cities), "--max-categories", str(size.categories))
         return [
             DemoStep(("python", "state_assignments.py"), "Which worker has which states."),
-            DemoStep((*targets, "--cities-per-state", "3", "--max-categories", "4"), "A target per city and category."),
+            DemoStep((*targets, *number), "A target per city and category."),
             DemoStep(
                 ("shoal", "pool", "yellowpages", "--yes", "--stagger", "0-0.2"), "Ten workers, five proxies each."
             ),
@@ -151,7 +177,7 @@ class YellowPagesDemo(RecipeDemo):
         found = {record["company"] async for record in fleet.records()}
         truth = site.site.companies_of((target.city, target.category, target.pages) for target in targets)
         shares = addresses_by_worker(targets)
-        gaps = gaps_by_worker(visits, proxies)
+        gaps = gaps_by_worker(visits, proxies, self._size.workers)
         all_gaps = [gap for each in gaps.values() for gap in each] or [0.0]
         closest, usual = min(all_gaps), fmean(all_gaps)
         banned = await banned_addresses(fleet)

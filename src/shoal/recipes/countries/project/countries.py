@@ -25,11 +25,11 @@ class DrugPriceWithComma(DrugPrice):
     price: float = css(".price", decimal_comma)  # 1.234,50 ₽
 
 
-# The views are those of the database that distributed scrapers share: the old queue's table, for its SQL queries.
+# The views are the old queue's table, for its SQL queries. A SQLite file has them by itself.
 india = Scraper("india", views="views")
 malaysia = Scraper("malaysia", views="views")
 russia = Scraper("russia", views="views")
-argentina = Scraper("argentina")
+argentina = Scraper("argentina", views="views")
 
 # These two registers are empty until their script has run: each worker opens them in a browser of its own. Images and
 # fonts are not loaded. Eight pages of a site at once, over all machines.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
 
-from shoal import Http, Item, Log, Scraper, Transient
+from shoal import EarlierRuns, Http, Item, Log, Scraper, Transient
 from shoal.errors import UsageError
 
 from links import social_links
@@ -32,6 +32,7 @@ class Settings:
     first_year: int = 2015
     last_year: int = 2024
     usernames_file: str = ""
+    profile_again: bool = False
     repository_pages: int = 3
     retry_delay: float = 5
     exponential_backoff: bool = True
@@ -47,8 +48,11 @@ github = Scraper(
 
 
 @github.stage(egress="github", pace="identity", delay=2, concurrency=100, record_key="username")
-async def username(item: Item, http: Http, settings: Settings, log: Log):
-    """One search: people at a place who joined between two days. A search with too many results is split in two."""
+async def username(item: Item, http: Http, settings: Settings, log: Log, earlier: EarlierRuns):
+    """One search: people at a place who joined between two days. A search with too many results is split in two.
+
+    Whom an earlier run has profiled is left out, unless `profile_again` is set.
+    """
     place, since, until = (item.payload[name] for name in ("place", "since", "until"))
     first, last, page = date.fromisoformat(since), date.fromisoformat(until), item.payload.get("page", 1)
     query = {
@@ -69,9 +73,12 @@ async def username(item: Item, http: Http, settings: Settings, log: Log):
             yield search(place, middle + timedelta(days=1), last)
             return
         log.warning("more results than GitHub shows", place=place, day=since, total=total)
-    for user in found["items"]:
-        yield {"username": user["login"], "profile_url": user["html_url"], "place": place}
-        yield profile.item(key=user["login"].lower(), payload={"username": user["login"]})
+    people = {user["login"].lower(): user for user in found["items"]}
+    known = set() if settings.profile_again else await earlier.finished(profile.name, people)
+    for key, user in people.items():
+        if key not in known:
+            yield {"username": user["login"], "profile_url": user["html_url"], "place": place}
+            yield profile.item(key=key, payload={"username": user["login"]})
     if page == 1:
         for number in range(2, -(-min(total, SEARCH_CAP) // PAGE_SIZE) + 1):
             yield search(place, first, last, page=number)

@@ -46,8 +46,8 @@ def looks_blocked(page: Page) -> str | None:
 
 
 def company_key(website: str) -> str:
-    """What makes two websites the same company: host and path, without http, www, a slash at the end and a query."""
-    return re.sub(r"^(https?://)?(www\.)?", "", website.strip().lower()).partition("?")[0].rstrip("/")
+    """What makes two websites one company: host and path, without http, www, a slash at the end, query and fragment."""
+    return re.split(r"[?#]", re.sub(r"^(https?://)?(www\.)?", "", website.strip().lower()))[0].rstrip("/")
 
 
 def _listing(page: Page, result) -> Listing:

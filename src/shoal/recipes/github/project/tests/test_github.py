@@ -2,23 +2,24 @@
 
 import pytest
 
-from shoal import Item, Page, Transient
+from shoal import EarlierRuns, Item, Page, Transient
 from shoal.errors import UsageError
 from shoal.testing import FakeHttp, yielded_by
 
 from github import Settings, profile, social, start_items, username
 
 API = Settings(api="http://api.example", locations="Suva, Fiji; Apia", first_year=2023, last_year=2024)
+SEARCH = (
+    "http://api.example/search/users?q=type%3Auser+location%3A%22Apia%22+created%3A{}..{}"
+    "&sort=joined&order=asc&per_page=100&page={}"
+)
 ROW = {"username": "Quiet-Heron", "bio": "Chat: t.me/heron", "blog": "heron.example", "followers": 3}
 
 
 def found_by(
     total: int, since: str = "2023-01-01", until: str = "2023-12-31", page: int = 1, incomplete: bool = False
 ) -> list:
-    url = (
-        "http://api.example/search/users?q=type%3Auser+location%3A%22Apia%22+created%3A"
-        f"{since}..{until}&sort=joined&order=asc&per_page=100&page={page}"
-    )
+    url = SEARCH.format(since, until, page)
     users = [{"login": "Quiet-Heron", "html_url": "https://github.com/Quiet-Heron"}]
     http = FakeHttp({url: {"total_count": total, "incomplete_results": incomplete, "items": users}})
     payload = {"place": "Apia", "since": since, "until": until, "page": page}
@@ -31,6 +32,19 @@ def test_a_search_leads_to_profiles_and_to_its_further_pages():
     assert item == profile.item(key="quiet-heron", payload={"username": "Quiet-Heron"})
     assert [page.payload["page"] for page in pages] == [2, 3]
     assert len(found_by(230, page=3)) == 2  # only the first page leads to others
+
+
+@pytest.mark.parametrize(("again", "found"), [(False, ["new"]), (True, ["Quiet-Heron", "new"])])
+def test_a_search_leaves_out_whom_an_earlier_run_has_profiled(again, found):
+    users = [{"login": login, "html_url": f"https://github.com/{login}"} for login in ("Quiet-Heron", "new")]
+    http = FakeHttp(
+        {SEARCH.format("2023-05-05", "2023-05-05", 1): {"total_count": 2, "incomplete_results": False, "items": users}}
+    )
+    item = Item(key="a search", payload={"place": "Apia", "since": "2023-05-05", "until": "2023-05-05"})
+    settings = Settings(api=API.api, profile_again=again)
+    yielded = yielded_by(username, item, http, settings, EarlierRuns({"profile": ["quiet-heron"]}))
+    assert [each["username"] for each in yielded if isinstance(each, dict)] == found
+    assert [each.payload["username"] for each in yielded if not isinstance(each, dict)] == found
 
 
 def test_a_search_with_too_many_results_is_split_by_date():

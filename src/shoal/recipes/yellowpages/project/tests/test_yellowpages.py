@@ -81,7 +81,8 @@ def test_a_blocked_category_is_rejected_at_any_least_score():
 
 
 def test_a_company_has_one_key_whatever_form_its_website_has():
-    forms = ("https://www.Cedar.example/", "http://cedar.example", "cedar.example/?ref=yp")
+    forms = ("https://www.Cedar.example/", "http://cedar.example", "cedar.example/?ref=yp", "cedar.example/#contact")
+    forms += ("https://cedar.example#contact", "cedar.example/?ref=yp#contact", "cedar.example#/?ref=yp")
     assert {company_key(form) for form in forms} == {"cedar.example"}
 
 

@@ -1,0 +1,1 @@
+-- None are declared: the ledger itself has url_work_queue and url_results, under these names.
