@@ -25,6 +25,10 @@ from shoal.ledger.schema import (
 )
 
 
+# No lock of runs or stages: replacing a view waits for those who read it, and workers must not wait for that.
+_VIEWS_LOCK = "21323, 0"
+
+
 def migrations() -> list[tuple[int, str, str]]:
     return load_migrations(__package__)
 
@@ -111,7 +115,7 @@ class PostgresSchema:
         found = {row["name"]: row["description"] for row in rows}
         if are_views_current(views, found):
             return False
-        steps = ["select pg_advisory_xact_lock(21320, 1)"]
+        steps = [f"select pg_advisory_xact_lock({_VIEWS_LOCK})"]
         place = '"' + schema.replace('"', '""') + '"'
         steps += [f'drop view if exists {place}."{name}"' for name in reversed(names) if name in found]
         for view in views:
