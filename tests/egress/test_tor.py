@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from shoal.config import load_settings
 from shoal.config.egress import EgressConfig
 from shoal.egress.tor import MAX_PAUSE, MIN_PAUSE, CircuitTrouble, TorPool
-from shoal.egress.tor_process import ManagedTor, find_tor
+from shoal.egress.tor_process import ManagedTor, bootstrap_problem, find_tor
 from shoal.errors import EgressUnavailable, ExitFailed, InvalidSetting, Transient, UsageError
 from shoal.fetch.http import HttpFetcher
 from shoal.fetch.page import Request
@@ -131,7 +131,7 @@ async def test_the_control_port_of_somebody_elses_tor_says_how_far_it_is(
     socks: SocksServer, tmp_path: Path, method: str
 ) -> None:
     cookie, asked, progress = tmp_path / "cookie", [], [45]
-    cookie.write_bytes(b"\x01\x02")
+    cookie.write_bytes(bytes(range(32)))
 
     async def control(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := (await reader.readline()).decode().strip():
@@ -156,7 +156,33 @@ async def test_the_control_port_of_somebody_elses_tor_says_how_far_it_is(
             await eventually(lambda: pool.wait() is None)
         finally:
             await pool.close()
-    assert ("AUTHENTICATE" if method == "NULL" else "AUTHENTICATE 0102") in asked
+    assert ("AUTHENTICATE" if method == "NULL" else f"AUTHENTICATE {bytes(range(32)).hex()}") in asked
+
+
+@pytest.mark.parametrize("file", ["long", "short", "none", "folder", "fifo", "/dev/zero", "/proc/self/environ"])
+async def test_a_control_port_gets_no_file_that_is_no_cookie(tmp_path: Path, file: str) -> None:
+    """It may be that of another machine, and it says itself where its cookie is."""
+    (tmp_path / "long").write_text("[default]\naws_secret_access_key = ...\n")
+    (tmp_path / "short").write_text("x" * 31)
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    asked: list[str] = []
+    left = asyncio.Event()
+
+    async def control(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := (await reader.readline()).decode().strip():
+            asked.append(line)
+            if line.startswith("PROTOCOLINFO"):
+                writer.write(f'250-AUTH METHODS=COOKIE COOKIEFILE="{tmp_path / file}"\r\n'.encode())
+            writer.write(b"250 OK\r\n" if line.startswith("PROTOCOLINFO") else b"515 Authentication failed\r\n")
+        writer.close()
+        await writer.wait_closed()
+        left.set()
+
+    async with await asyncio.start_server(control, "127.0.0.1", 0) as server:
+        assert await bootstrap_problem("127.0.0.1", server.sockets[0].getsockname()[1]) is None
+        await left.wait()
+    assert asked == ["PROTOCOLINFO 1", "AUTHENTICATE"]
 
 
 async def test_a_try_does_not_wait_for_the_tor_of_somebody_else_that_is_not_there() -> None:

@@ -133,6 +133,39 @@ async def test_requests_to_other_hosts_pass_their_lane_if_they_have_one(browser:
     assert (await browser.fetch(Request(url=site.url("/")), gate=gate, jar="lanes")).status == 200
 
 
+class LateGate(RecordingGate):
+    """A gate that admits requests of the page and refuses them when it is their turn. `own`: their gates."""
+
+    def __init__(self) -> None:
+        super().__init__(lanes=(OTHER,))
+        self.own: list[RecordingGate] = []
+
+    async def for_page_request(self, url: str, *, navigation: bool) -> RecordingGate | None:
+        if await super().for_page_request(url, navigation=navigation) is None:
+            return None
+        self.own.append(gate := RefusingGate())
+        return gate
+
+
+class RefusingGate(RecordingGate):
+    async def before_send(self, hop: int) -> None:
+        raise Throttled("the host has answered 429 meanwhile", retry_after=5.0)
+
+
+@pytest.mark.parametrize("part", ["<img src={}>", "<script>fetch('{}')</script>", "<iframe src={}></iframe>"])
+async def test_what_is_refused_when_its_turn_has_come_keeps_no_place_at_its_host(
+    browser: BrowserFetcher, site: Site, part: str
+) -> None:
+    site.answers["/"] = reply("<p>here" + part.format(f"http://{OTHER}:{site.port}/part"))
+    gate = LateGate()
+    async with browser.open_tab(jar="late", gate=gate) as tab:
+        with suppress(Throttled):  # without a picture or a frame the page is complete
+            await tab.fetch(Request(url=site.url("/")), gate=gate)
+        assert [(own.asked, own.sent, own.open) for own in gate.own] == [([f"http://{OTHER}:{site.port}/part"], 0, 0)]
+    assert [own.open for own in gate.own] == [0]
+    assert "/part" not in site.targets
+
+
 async def test_an_error_page_is_not_waited_for_until_the_timeout(
     browser: BrowserFetcher, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
+from shoal.ledger.schema import SqlView
 from shoal.model.lane import LanePolicy, StartRequest
 from shoal.model.worker import WorkerState
 from shoal.testing.harness import LedgerHarness, done
@@ -58,6 +59,27 @@ async def test_a_claimer_does_not_wait_for_a_lane_with_a_delay(
     (wait,) = (await asyncio.wait_for(asked, 5)).waits
     assert 5 < wait <= 10
     await harness.check()
+
+
+async def test_views_of_a_scraper_and_runs_do_not_wait_for_each_other(
+    harness: LedgerHarness, person: asyncpg.Connection
+) -> None:
+    """Replacing a view waits for a long select on it. The first run has the number 1."""
+    run = await harness.run()
+    await harness.put(run, "a", "b")
+    async with person.transaction():
+        await person.execute("select shoal.lock_run($1)", run.no)
+        views = [SqlView("cheap", "select 1 as one")]
+        assert await asyncio.wait_for(harness.ledger.schema.put_views(views), 30)
+    async with person.transaction():
+        await person.fetch("select * from cheap")
+        views = [SqlView("cheap", "select 2 as two")]
+        replacing = asyncio.create_task(harness.ledger.schema.put_views(views))
+        while not await person.fetchval("select count(*) from pg_locks where not granted"):
+            await person.execute("select pg_sleep(0.01)")
+        assert await asyncio.wait_for(harness.claim_keys(await harness.worker()), 30) == ["a", "b"]
+        assert not replacing.done()
+    assert await asyncio.wait_for(replacing, 30)
 
 
 async def test_no_transaction_is_open_while_a_worker_works(

@@ -9,13 +9,17 @@ import re
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from shoal.ledger import reads
+from shoal.ledger.sqlite.database import SqliteDatabase
 from shoal.ledger.sqlite.ledger import SqliteLedger, named_queries, open_sqlite
 from shoal.model.item import NewItem
 from shoal.model.lane import LanePolicy
 from shoal.model.run import Run, RunSpec, StageSpec
+from shoal.model.url_key import key_hash
 from shoal.model.worker import Scope, WorkerSpec
 from shoal.testing.harness import done
 from tests.support import LONG
@@ -159,3 +163,28 @@ async def test_a_page_of_results_costs_the_same_however_many_there_are(ledger: S
         costs.append(await steps_of_a_page(ledger, run, stage))
     small, big = costs
     assert big < 1.5 * small, costs
+
+
+async def test_keys_are_looked_up_in_many_runs_with_few_queries_of_bounded_cost(
+    ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query looks up so many pairs of a key and a run at most; few keys are looked up in many runs at a time."""
+    runs = [await ledger.runs.create(RunSpec(scraper="s", stages=(StageSpec("a"),))) for _ in range(100)]
+    fetch, lookups = SqliteDatabase.fetch, list[int]()
+
+    async def count(self: SqliteDatabase, sql: str, *args: Any) -> Any:
+        if sql == named_queries()["finished_keys"]:
+            lookups.append(len(args[0]) * len(args[1]) // 32)
+        return await fetch(self, sql, *args)
+
+    monkeypatch.setattr(SqliteDatabase, "fetch", count)
+    monkeypatch.setattr(reads, "KEYS_AT_ONCE", 10)
+    monkeypatch.setattr(reads, "STAGES_AT_ONCE", 5)
+    monkeypatch.setattr(reads, "LOOKUPS_AT_ONCE", 50)
+    for number, queries in ((25, 20 + 20 + 11), (1, 3)):
+        lookups.clear()
+        keys = [key_hash(str(n)) for n in range(number)]
+        assert await ledger.reads.finished_elsewhere(runs[-1].id, "a", keys) == set()
+        assert max(lookups) <= 50
+        assert sum(lookups) == 99 * number
+        assert len(lookups) == queries

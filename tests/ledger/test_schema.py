@@ -92,6 +92,46 @@ async def test_two_machines_may_migrate_at_once(place: Path | str) -> None:
         await ledger.close()
 
 
+@pytest.mark.parametrize("other", ["older", "newer"])
+async def test_another_version_migrates_between_the_look_and_the_change(
+    postgres_url: str, person: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    """The rest is upgraded, or the newer schema is refused as ever."""
+    older = postgres_schema.migrations()
+    own = [*older, (older[-1][0] + 1, "next", "comment on schema shoal is 'the next one'")]
+    monkeypatch.setattr(postgres_schema, "migrations", lambda: own)
+    monkeypatch.setattr(postgres_schema, "code_version", lambda: own[-1][0])
+    looked, version = False, postgres_schema.PostgresSchema.version
+
+    async def look_too_early(self: postgres_schema.PostgresSchema) -> int | None:
+        nonlocal looked
+        found = await version(self)
+        if not looked:
+            looked = True
+            await person.execute(
+                "create schema shoal; create table shoal.migration "
+                "(version int primary key, name text not null, applied_at timestamptz not null default now())"
+            )
+            for number, name, text in [*own, (99, "future", "select 1")] if other == "newer" else older:
+                await person.execute("insert into shoal.migration (version, name) values ($1, $2)", number, name)
+                await person.execute(text)
+        return found
+
+    monkeypatch.setattr(postgres_schema.PostgresSchema, "version", look_too_early)
+    ledger = await open_postgres(postgres_url)
+    try:
+        if other == "newer":
+            with pytest.raises(LedgerTooNew, match="99"):
+                await ledger.schema.migrate()
+        else:
+            assert await ledger.schema.migrate() == (0, own[-1][0])
+            assert await person.fetchval("select obj_description('shoal'::regnamespace)") == "the next one"
+            await ledger.schema.require_current()
+            await ledger.runs.create(RunSpec(scraper="s", stages=(StageSpec("a"),)))
+    finally:
+        await ledger.close()
+
+
 async def test_a_newer_database_is_refused_and_left_alone(ledger: Ledger, place: Path | str) -> None:
     await ledger.schema.migrate()
     run = await ledger.runs.create(RunSpec(scraper="s", stages=(StageSpec("a"),)))

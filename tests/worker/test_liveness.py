@@ -1,8 +1,9 @@
 """Heartbeats continue whatever maintenance has to do, and no part of a worker ends unnoticed."""
 
 import asyncio
+import threading
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,20 @@ import asyncpg
 import msgspec
 import pytest
 
+from shoal import Item
 from shoal.config import Settings
 from shoal.ledger import upkeep
 from shoal.ledger.claims import BaseWorkers
 from shoal.ledger.postgres.ledger import open_postgres
 from shoal.model.item import NewItem
 from shoal.model.run import RunState
-from shoal.model.worker import HeartbeatReply, WorkerState
+from shoal.model.worker import WORKER_PLACE_PREFIX, HeartbeatReply, WorkerState
 from shoal.wiring import ledger_context
 from shoal.worker.commit import Committer
 from shoal.worker.registration import Maintenance
 from shoal.worker.slots import Slots
 from shoal.worker.state import StopReason
+from shoal.worker.worker_limit import WorkerPlace, hold_worker_place
 from tests.support import LONG
 from tests.worker.test_worker import ITEMS, Bench
 
@@ -181,6 +184,67 @@ async def test_a_round_of_maintenance_ends_in_time_and_the_next_continues(
     monkeypatch.setattr(upkeep, "ROUND_SECONDS", 0.0)
     rounds = [await bench.ledger.upkeep.run_once() for _ in range(3)]
     assert [(done.promoted, done.more) for done in rounds] == [(1_000, True), (1_000, True), (500, False)]
+
+
+# Places of workers
+
+
+class BlockingBench(Bench):
+    """Its items block the event loop until `block` returns."""
+
+    def block(self) -> None:
+        raise NotImplementedError
+
+    def _handler(self) -> Callable[..., AsyncIterator[dict[str, str]]]:
+        async def work(item: Item) -> AsyncIterator[dict[str, str]]:
+            self.begun.append(item.key)
+            self.block()
+            yield {"key": item.key}
+
+        return work
+
+
+async def test_the_place_of_a_worker_stays_while_a_handler_blocks_the_loop(bench: Bench) -> None:
+    """The heartbeat renews it as it renews the leases, so no other worker begins meanwhile."""
+    blocking = BlockingBench(bench.ledger, bench.settings)
+    renewed = 0
+
+    async def until_renewed() -> None:
+        nonlocal renewed
+        async with ledger_context(bench.settings) as ledger, asyncio.timeout(40):
+            (held,) = await ledger.locks.list(WORKER_PLACE_PREFIX)
+            while renewed < 3:  # the first may be one that the loop has begun
+                await asyncio.sleep(0.02)
+                before, (held,) = held, await ledger.locks.list(WORKER_PLACE_PREFIX)
+                renewed += held.until > before.until
+
+    def block() -> None:
+        thread = threading.Thread(target=lambda: asyncio.run(until_renewed()))
+        thread.start()
+        thread.join()
+
+    blocking.block = block  # type: ignore[method-assign]
+    await blocking.fill(1)
+    async with (
+        hold_worker_place(bench.ledger, "bench", 1, lease=LEASE, report=print) as place,
+        blocking.working(forever=True) as (worker, _),
+    ):
+        worker.keep_place(place)
+        await blocking.until(lambda: worker.summary.attempts == 1)
+        assert renewed == 3
+        assert worker.stop_reason is None
+        worker.drain()
+    assert await bench.ledger.locks.acquire(f"{WORKER_PLACE_PREFIX}bench/1", "another", 5.0), "it was not released"
+
+
+async def test_a_worker_leaves_when_its_heartbeat_finds_that_another_has_its_place(bench: Bench) -> None:
+    assert await bench.ledger.locks.acquire("place", "another", 600.0)
+    await bench.fill()
+    async with bench.working() as (worker, task):
+        worker.keep_place(WorkerPlace("place", "this one", 600.0))
+        await bench.until(lambda: worker.stop_reason is not None)
+        bench.gate.set()
+    assert task.result().stop_reason is StopReason.STOPPED
 
 
 # Parts that fail

@@ -5,12 +5,13 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shoal import Item, Scraper
+from shoal import EarlierRuns, Item, Permanent, Scraper, Transient
 from shoal.config import Settings
 from shoal.errors import LedgerFull
 from shoal.ledger.protocols import Ledger
@@ -375,6 +376,53 @@ async def test_finish_hooks_are_called_once_while_workers_stay(bench: Bench) -> 
         await asyncio.gather(*watching)
         worker.drain()
     assert called == [run.id, removed.id]
+
+
+async def test_what_died_in_the_run_before(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is found behind any number of newer runs, and a handler gets a bounded number of items."""
+    bench.scraper = scraper = Scraper("bench")
+    got: list[str] = []
+
+    @scraper.stage(lane=None, retries=0)
+    async def page(item: Item) -> None:
+        bench.begun.append(item.key)
+        raise Transient("it was slow") if item.key.startswith("slow") else Permanent("it is gone")
+
+    @scraper.stage(lane=None, retries=0)
+    async def again(item: Item, earlier: EarlierRuns) -> None:
+        bench.begun.append(item.key)
+        got[:] = sorted(failed.key for failed in await earlier.failed("page"))
+
+    async def work(run: Run, stage: str, *keys: str) -> None:
+        await bench.ledger.intake.enqueue(run.id, [NewItem(key=key) for key in keys], stage=stage)
+        await bench.ledger.runs.seal(run.id, by="test")
+        async with bench.working(run_ids=(run.id,)):
+            pass
+
+    oldest, first, second = [await bench.ledger.runs.create(scraper.run_spec()) for _ in range(3)]
+    for _ in range(55):
+        await bench.ledger.runs.create(scraper.run_spec())
+    await work(oldest, "page", "slow of the oldest")
+    await work(first, "page", *(f"slow {n}" for n in range(4)), *(f"gone {n}" for n in range(9)))
+    said = StringIO()
+    monkeypatch.setattr(
+        "tests.worker.test_worker.LOG", open_logs(format="console", level="warning", file=None, stream=said).log
+    )
+    monkeypatch.setattr(registration_module, "FAILED_PAGE", 2)
+    await work(second, "again", "1")
+    assert got == [f"slow {n}" for n in range(4)]
+    assert "more dead items" not in said.getvalue()
+    third = await bench.ledger.runs.create(scraper.run_spec())
+    await work(third, "again", "1")
+    assert got == [], "the run before this one has no dead items"
+    for most, pages, expected in ((3, 100, 3), (100, 1, 2)):
+        monkeypatch.setattr(registration_module, "MAX_FAILED", most)
+        monkeypatch.setattr(registration_module, "MAX_FAILED_PAGES", pages)
+        said.truncate(0)
+        await bench.ledger.runs.resume(second.id, by="test")
+        await work(second, "again", f"{most} items")
+        assert len(got) == expected
+        assert "more dead items in the run before than a handler gets" in said.getvalue()
 
 
 async def test_whatever_a_handler_raises_ends_its_item_only(bench: Bench) -> None:

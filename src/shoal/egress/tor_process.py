@@ -13,6 +13,7 @@ import math
 import os
 import re
 import shutil
+import stat
 import tempfile
 import time
 from collections import deque
@@ -538,7 +539,8 @@ class ExternalTor(Tor):
 async def bootstrap_problem(host: str, port: int) -> str | None:
     """How far the bootstrap of the tor with this control port is; None when it is done, or when tor does not say.
 
-    Tor says it to those who may authenticate without a password, or with its cookie file.
+    Tor says it to those who may authenticate without a password, or with its cookie file. What answers there may be
+    another machine, so nothing but a file that can be such a cookie is read and sent.
     """
     control = None
     try:
@@ -547,11 +549,8 @@ async def bootstrap_problem(host: str, port: int) -> str | None:
             words = " ".join(await control.ask("PROTOCOLINFO 1"))
             cookie = re.search(r'COOKIEFILE="((?:[^"\\]|\\.)*)"', words)
             needs_cookie = re.search(r"METHODS=\S*NULL", words) is None
-            if needs_cookie and cookie is not None:
-                secret = await asyncio.to_thread(Path(cookie[1]).read_bytes)
-                await control.ask(f"AUTHENTICATE {secret.hex()}")
-            else:
-                await control.ask("AUTHENTICATE")
+            secret = await asyncio.to_thread(_read_cookie, cookie[1]) if needs_cookie and cookie is not None else b""
+            await control.ask(f"AUTHENTICATE {secret.hex()}".rstrip())
             (phase,) = await control.ask("GETINFO status/bootstrap-phase")
     except (OSError, EOFError, TimeoutError, ValueError):
         return None
@@ -584,6 +583,19 @@ async def socks_problem(host: str, port: int) -> str | None:
     if answer[:1] != b"\x05":
         return "what answers there is no SOCKS proxy"
     return None if answer == b"\x05\x02" else "it takes no user names, by which circuits are told apart"
+
+
+def _read_cookie(path: str) -> bytes:
+    """The cookie in a file that a control port names; empty when there is no regular file of its size there."""
+    try:
+        facts = os.stat(path)
+        # Checked before it is opened: a device may have no end, and a FIFO without a writer blocks.
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size != _COOKIE_BYTES:
+            return b""
+        with open(path, "rb") as file:
+            return file.read(_COOKIE_BYTES)
+    except (OSError, ValueError):
+        return b""
 
 
 def _size(file: Path) -> int:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -232,10 +233,10 @@ class PageRequests:
         self._is_gate_used = True
         if gate is not None:
             await gate.before_request(url, 0)
-            self._sent[frame] = gate
-        headers = await self._own_headers(url, 0) if frame == self._main_frame else {}
-        override = {"headers": _merged_headers(event["request"]["headers"], headers)} if headers else {}
-        await self._send_held(event, gate, 0, override)
+        with self._admitted(frame, gate):
+            headers = await self._own_headers(url, 0) if frame == self._main_frame else {}
+            override = {"headers": _merged_headers(event["request"]["headers"], headers)} if headers else {}
+            await self._send_held(event, gate, 0, override)
         self._visited_hosts.add(host_or_none(url))
 
     async def _admit_resource(self, event: Event) -> None:
@@ -246,8 +247,23 @@ class PageRequests:
             await self._pass(event)
             return
         await gate.before_request(url, 0)
-        self._sent[event["requestId"]] = gate
-        await self._send_held(event, gate, 0, {})
+        with self._admitted(event["requestId"], gate):
+            await self._send_held(event, gate, 0, {})
+
+    @contextmanager
+    def _admitted(self, key: str, gate: RequestGate | None) -> Iterator[None]:
+        """For the sending of a request that its gate has admitted. One that is not sent has no response to wait for."""
+        if gate is None:
+            yield
+            return
+        self._sent[key] = gate
+        try:
+            yield
+        except BaseException:
+            if self._sent.get(key) is gate:
+                del self._sent[key]
+                gate.request_done(0)
+            raise
 
     async def _own_headers(self, url: str, hop: int) -> Mapping[str, str]:
         return {} if self._identity is None else await self._identity.before_request(url, hop)

@@ -114,7 +114,7 @@ class Runs(Protocol):
         """The scraper's newest run that was not removed: the one that `resume` continues."""
 
     async def list(self, *, scraper: str | None = None, cursor: str | None = None, limit: int = 50) -> CursorPage[Run]:
-        """Newest first."""
+        """Newest first. The number of a run is the cursor of those before it."""
 
     async def seal(self, run_id: str, *, by: str = "") -> None:
         """No more items will be enqueued from outside: the run finishes when no open items remain."""

@@ -72,8 +72,11 @@ EVENTS_WINDOW = 5_000
 RATE_MINUTES = 5
 MAX_EXPLAINED = 200
 MAX_PLACES = 20
-# Stages of earlier runs in which keys are looked up with one query; most are found in the newest ones.
+# So many keys are looked up in other runs at a time, first in the newest stages, where most are found as a rule.
+KEYS_AT_ONCE = 1_000
 STAGES_AT_ONCE = 50
+# So many pairs of a key and a stage are looked up with one query: some tens of milliseconds when they are in memory.
+LOOKUPS_AT_ONCE = 50_000
 _LAST_RECORD = 2**31 - 1
 _LAST_EVENT = 2**62
 OPEN = "open"
@@ -231,13 +234,25 @@ class SqlReads:
         run = await self._catalog.run(run_id)
         stages = [row["id"] for row in await self._db.fetch(self._sql["stages_elsewhere"], run.no, stage)]
         found: set[bytes] = set()
-        for start in range(0, len(stages), STAGES_AT_ONCE):
-            left = [hash_ for hash_ in key_hashes if hash_ not in found]
-            if not left:
-                break
-            own = stages[start : start + STAGES_AT_ONCE]
+        for start in range(0, len(key_hashes), KEYS_AT_ONCE):
+            found |= await self._finished_keys(stages, key_hashes[start : start + KEYS_AT_ONCE])
+        return found
+
+    async def _finished_keys(self, stages: Sequence[int], key_hashes: Sequence[bytes]) -> set[bytes]:
+        """Those of the keys that have ended in one of these stages.
+
+        No index has keys without their stages, so a key that none has costs one lookup for each. The fewer keys are
+        left, the more stages are asked at a time.
+        """
+        found: set[bytes] = set()
+        left, asked, count = list(key_hashes), 0, STAGES_AT_ONCE
+        while left and asked < len(stages):
+            own = stages[asked : asked + count]
             rows = await self._db.fetch(self._sql["finished_keys"], own, b"".join(left))
             found |= {bytes(row["key_hash"]) for row in rows}
+            left = [hash_ for hash_ in left if hash_ not in found]
+            asked += count
+            count = LOOKUPS_AT_ONCE // max(1, len(left))
         return found
 
     async def attempts(self, run_id: str, item: int) -> list[AttemptView]:

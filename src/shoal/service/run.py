@@ -235,7 +235,7 @@ async def execute_run(
                 from_store=request.from_store,
                 timeout=request.timeout,
             )
-            place.on_lost = worker.drain
+            worker.keep_place(place)
             log.info("run started", scraper=scraper.name, resumed=plan.run is not None, remaining=plan.remaining)
             try:
                 with metrics_export(request.metrics, worker, scraper.name, host):

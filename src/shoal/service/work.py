@@ -118,7 +118,7 @@ async def work(
                 worker = make_worker(
                     *(scraper, settings, ledger, fetcher, chosen, host, logs), log=logs.log, timeout=timeout
                 )
-                place.on_lost = worker.drain
+                worker.keep_place(place)
                 async with _finish_hooks(scraper, ledger, scope, logs.log):
                     host.notice(f"Working on {await _describe_runs(ledger, scope)} of {scraper.name}; Ctrl-C stops.")
                     with metrics_export(metrics, worker, scraper.name, host):

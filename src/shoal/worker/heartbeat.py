@@ -1,7 +1,8 @@
 """The heartbeat: a thread with its own connection, so that neither a handler nor maintenance can stop it.
 
 A handler that blocks the event loop (a long computation, a forgotten `time.sleep`) stops everything on the loop but not
-this thread: the leases stay. When the loop hangs for good the heartbeat stops, so that other workers get its items.
+this thread: the leases stay, and so does the worker's place (`worker_limit`). When the loop hangs for good the
+heartbeat stops, so that other workers get its items.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from shoal.worker.operator_settings import OperatorSettings
 from shoal.worker.registration import OpenLedger, Registration
 from shoal.worker.state import StopReason, boottime_seconds
 from shoal.worker.watchdog import LoopWatchdog
+from shoal.worker.worker_limit import WorkerPlace
 
 MAX_INTERVAL_SECONDS = 2.0
 STOP_TIMEOUT_SECONDS = 1.0
@@ -39,6 +41,7 @@ class Heartbeat:
     Replies act on the loop that created it: an order to drain stops the worker, as does a schema that is newer than
     this code; an unknown id marks it as lost.
     `failure` is a future of that loop: it gets the exception when the thread fails, and is never done otherwise.
+    `place` is renewed with each beat.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Heartbeat:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shoal-heartbeat", daemon=True)
         self._warned_at = -WARN_INTERVAL_SECONDS
+        self.place = WorkerPlace()
 
     def start(self) -> None:
         self._thread.start()
@@ -108,6 +112,7 @@ class Heartbeat:
                     ledger = ledger or await self._open_ledger()
                     if self._watchdog.is_alive:
                         await self._beat_once(ledger)
+                        await self._renew_place(ledger)
                 except LedgerError as error:
                     self._warn_unreachable(error)
                 await self._pause()
@@ -139,6 +144,11 @@ class Heartbeat:
         if self._operator_settings is not None and reply.settings_version != self._settings_version:
             self._call(self._operator_settings.apply, *await self._operator_settings.read(ledger))
             self._settings_version = reply.settings_version
+
+    async def _renew_place(self, ledger: Ledger) -> None:
+        """Not after a stop: the place may be released by then, and another worker waits for it."""
+        if not self._stopped.is_set() and not await self.place.renew(ledger):
+            self._call(self.place.on_lost)
 
     def _worker_report(self) -> WorkerReport:
         """Runs on this thread, so each part is read in one step."""

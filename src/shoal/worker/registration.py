@@ -36,7 +36,10 @@ T = TypeVar("T")
 OpenLedger = Callable[[], Awaitable[Ledger]]
 MAINTENANCE_SECONDS = 1.0
 FULL_RETRY_SECONDS = 2.0
+# What a handler gets of the dead items of the run before: so many at most, from so many pages.
+MAX_FAILED = 10_000
 FAILED_PAGE = 1_000
+MAX_FAILED_PAGES = 100
 
 
 class RetryWhenFull:
@@ -92,6 +95,7 @@ class Registration:
 
     def __init__(self, ledger: Ledger, identity: WorkerIdentity, options: WorkerOptions, log: Log) -> None:
         self._ledger = ledger
+        self._log = log
         self._retry_when_full = RetryWhenFull(options.patience, log)
         self.identity = identity
         identity.lease = options.lease
@@ -224,18 +228,25 @@ class Registration:
         return await self._ledger.reads.finished_elsewhere(run_id, stage, hashes)
 
     async def find_failed(self, run_id: str, stage: str) -> list[ItemView]:
-        """The dead items of the scraper's run before this one, without those with permanent errors."""
+        """The dead items of the scraper's run before this one, without those with permanent errors.
+
+        The first `MAX_FAILED` of them; those behind `MAX_FAILED_PAGES` pages of dead items are not read.
+        """
         run = await self._ledger.runs.get(run_id)
-        newest = (await self._ledger.runs.list(scraper=run.scraper)).rows
-        last = next((other for other in newest if other.no < run.no), None)
+        before = (await self._ledger.runs.list(scraper=run.scraper, cursor=str(run.no), limit=1)).rows
+        if not before:
+            return []
         found: list[ItemView] = []
         cursor, dead = None, ItemFilter(stage=stage, states=(ItemState.DEAD,))
-        while last is not None:
-            page = await self._ledger.reads.items(last.id, dead, cursor=cursor, limit=FAILED_PAGE)
+        for _ in range(MAX_FAILED_PAGES):
+            page = await self._ledger.reads.items(before[0].id, dead, cursor=cursor, limit=FAILED_PAGE)
             found += [item for item in page.rows if item.outcome != OutcomeClass.PERMANENT]
             cursor = page.cursor
-            if cursor is None:
+            if cursor is None or len(found) > MAX_FAILED:
                 break
+        if cursor is not None or len(found) > MAX_FAILED:
+            found = found[:MAX_FAILED]
+            self._log.warning("more dead items in the run before than a handler gets", stage=stage, items=len(found))
         return found
 
     async def read_note(self, run_id: str, name: str) -> dict[str, Any] | None:

@@ -31,6 +31,7 @@ from shoal.worker.registration import Maintenance, OpenLedger, Registration
 from shoal.worker.slots import AutoConcurrency, Slots
 from shoal.worker.state import LeaseBuffer, StopReason, WorkSummary
 from shoal.worker.watchdog import EndProcess, LoopWatchdog
+from shoal.worker.worker_limit import WorkerPlace
 
 CLAIMER_STOP_SECONDS = 0.5
 SLOT_CHECK_SECONDS = 2.0
@@ -116,6 +117,11 @@ class Worker:
     def running(self) -> int:
         """How many attempts are running."""
         return len(self._slots.running)
+
+    def keep_place(self, place: WorkerPlace) -> None:
+        """Renew this place while the loop is blocked too, and stop when another worker has it."""
+        place.on_lost = self.drain
+        self._heartbeat.place = place
 
     def drain(self, reason: StopReason = StopReason.STOPPED) -> None:
         """Claim no more, finish what runs, return the rest, leave."""

@@ -16,14 +16,30 @@ from shoal.model.worker import WORKER_PLACE_PREFIX, new_worker_id
 from shoal.observe.formatting import pluralize
 
 MIN_PLACE_SECONDS = 5.0
+MAX_INTERVAL_SECONDS = 2.0
 POLL_SECONDS = 0.25
 
 
 class WorkerPlace:
-    """A place that is held. `on_lost` is called when another worker has it, because it was not renewed in time."""
+    """A place that is held; one without a name is that of a worker without a limit.
 
-    def __init__(self) -> None:
+    The event loop renews it, and so does the heartbeat of the worker, which goes on while a handler blocks the loop.
+    `on_lost` is called on the loop when another worker has it, because it was not renewed in time.
+    """
+
+    def __init__(self, name: str = "", owner: str = "", seconds: float = 0.0) -> None:
+        self._name = name
+        self._owner = owner
+        self._seconds = seconds
         self.on_lost: Callable[[], None] = lambda: None
+
+    async def renew(self, ledger: Ledger) -> bool:
+        """Renew it, over the ledger of the calling thread. False: another worker has it."""
+        place = self._name, self._owner, self._seconds
+        return not self._name or await ledger.locks.renew(*place) or await ledger.locks.acquire(*place)
+
+    async def release(self, ledger: Ledger) -> None:
+        await ledger.locks.release(self._name, self._owner)
 
 
 @asynccontextmanager
@@ -31,20 +47,19 @@ async def hold_worker_place(
     ledger: Ledger, scraper: str, limit: int, *, lease: float, report: Callable[[str], None]
 ) -> AsyncIterator[WorkerPlace]:
     """Hold one of `limit` places of a scraper; wait for it while others have all of them. A limit of 0 means none."""
-    place = WorkerPlace()
     if not limit:
-        yield place
+        yield WorkerPlace()
         return
     owner, seconds = new_worker_id(), max(MIN_PLACE_SECONDS, lease)
-    name = await _acquire(ledger, scraper, limit, owner, seconds, report)
-    renewing = asyncio.create_task(_renew(ledger, name, owner, seconds, place))
+    place = WorkerPlace(await _acquire(ledger, scraper, limit, owner, seconds, report), owner, seconds)
+    renewing = asyncio.create_task(_renew(ledger, place, min(MAX_INTERVAL_SECONDS, seconds / 5)))
     try:
         yield place
     finally:
         renewing.cancel()
         await asyncio.gather(renewing, return_exceptions=True)
         with suppress(LedgerError):  # then it expires
-            await ledger.locks.release(name, owner)
+            await place.release(ledger)
 
 
 async def _acquire(
@@ -65,11 +80,10 @@ async def _acquire(
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _renew(ledger: Ledger, name: str, owner: str, seconds: float, place: WorkerPlace) -> None:
+async def _renew(ledger: Ledger, place: WorkerPlace, interval: float) -> None:
     while True:
-        await asyncio.sleep(min(2.0, seconds / 5))
+        await asyncio.sleep(interval)
         with suppress(LedgerError):  # the worker waits for the ledger too
-            renewed = await ledger.locks.renew(name, owner, seconds) or await ledger.locks.acquire(name, owner, seconds)
-            if not renewed:
+            if not await place.renew(ledger):
                 place.on_lost()
                 return

@@ -24,6 +24,9 @@ from shoal.ledger.schema import (
     view_mark,
 )
 
+# No lock of runs or stages: replacing a view waits for those who read it, and workers must not wait for that.
+_VIEWS_LOCK = "21323, 0"
+
 
 def migrations() -> list[tuple[int, str, str]]:
     return load_migrations(__package__)
@@ -65,7 +68,21 @@ class PostgresSchema:
         if before == code_version():
             return before, before  # without needing any right to change the schema
         await self._require_utf8()
-        # The lock is tied to the transaction: two machines may migrate at once, the second finds nothing to do.
+        try:
+            await self._apply(before)
+        except LedgerError:
+            # Another process was faster. Its Shoal may be older or newer than this one.
+            meanwhile = await self.version() or 0
+            refuse_newer(meanwhile, code_version())
+            if meanwhile == before:
+                raise
+            if meanwhile < code_version():
+                await self._apply(meanwhile)
+        return before, code_version()
+
+    async def _apply(self, before: int) -> None:
+        """Bring a schema of this version to that of this code, or change nothing."""
+        # The lock is tied to the transaction: of two machines that migrate at once the second fails, and reads again.
         steps = [
             "select pg_advisory_xact_lock(21320, 0)",
             "create schema if not exists shoal",
@@ -76,13 +93,7 @@ class PostgresSchema:
             if version > before:
                 steps.append(f"insert into shoal.migration (version, name) values ({version}, '{name}')")
                 steps.append(text)
-        try:
-            await self._db.script([*steps, *functions()])
-        except LedgerError:
-            if await self.version() == code_version():
-                return before, code_version()  # another process was faster
-            raise
-        return before, code_version()
+        await self._db.script([*steps, *functions()])
 
     @property
     def dialect(self) -> Literal["postgres"]:
@@ -111,7 +122,7 @@ class PostgresSchema:
         found = {row["name"]: row["description"] for row in rows}
         if are_views_current(views, found):
             return False
-        steps = ["select pg_advisory_xact_lock(21320, 1)"]
+        steps = [f"select pg_advisory_xact_lock({_VIEWS_LOCK})"]
         place = '"' + schema.replace('"', '""') + '"'
         steps += [f'drop view if exists {place}."{name}"' for name in reversed(names) if name in found]
         for view in views:

@@ -70,6 +70,19 @@ class ReadsConformance:
             await harness.run("list", "page")
         assert await finished(second, "page") == {"done", "left out"}, "behind many runs too"
 
+    async def test_many_keys_are_looked_up_in_other_runs(self, harness: LedgerHarness) -> None:
+        """More than are looked up at a time, each finished in another run or in none."""
+        ledger, worker = harness.ledger, await harness.worker()
+        for number in range(3):
+            run = await harness.run()
+            await harness.put(run, *(f"{number} {n}" for n in range(700, 710)))
+            await harness.finish(worker, await harness.claim(worker))
+        keys = [f"{number} {n}" for number in range(4) for n in range(750)]
+        hashes = {key_hash(key): key for key in keys}
+        run = await harness.run()
+        found = {hashes[each] for each in await ledger.reads.finished_elsewhere(run.id, "page", list(hashes))}
+        assert found == {f"{number} {n}" for number in range(3) for n in range(700, 710)}
+
     async def test_progress_by_partition_and_by_worker(self, harness: LedgerHarness) -> None:  # S0.17, S4.17
         run = await harness.run()
         await harness.put(run, "a", "b", partition="CA")
