@@ -265,6 +265,29 @@ def check_deletion(served: ServedProject, channel_id: str, url: str) -> None:
     assert [row["total_videos"] for row in served.get("/channels")["rows"]] == [0]
 
 
+def test_a_run_that_has_ended_is_continued(project: Project) -> None:
+    """S4.3: by the same command, and by workers that are started; nothing is fetched twice, and all is still shown."""
+    command = ("run", "subtitles", "--urls-file", "channels.txt")
+    with VideoSite(videos=3, ordinary=True).serving() as site, served_subtitles(project, site) as served:
+        project.urls([site.site.channel_url], "channels.txt")
+        project.shoal(*command)
+        before, asked = served.get("/channels"), len(site.log())
+        assert [row["completed"] for row in before["rows"]] == [3]
+        project.shoal(*command)
+        assert served.get("/channels") == before
+        started = served.post("/jobs/start", {"num_workers": 1})
+        assert served.get("/channels") == before
+        assert len(served.get("/videos")["rows"]) == 3
+        assert (started["run_id"], started["status"]) == (project.run().id, "running")
+        assert not [visit.path for visit in site.log()[asked:] if visit.path != "/robots.txt"]
+        (row,) = before["rows"]
+        site.switch("more")
+        served.post("/channels", {"url": row["url"]})
+        done = 3 + NEW_VIDEOS
+        until(served, f"/channels/{row['channel_id']}", lambda seen: seen["completed"] == done)
+        assert project.is_sound()
+
+
 def test_a_new_channel_is_read_at_once_and_deleted_videos_come_again(project: Project) -> None:
     """Channels are listed before videos. Videos of a deleted channel are fetched again, by whatever address."""
     videos = 30
