@@ -227,16 +227,18 @@ class SqlReads:
     ) -> ItemView:
         return item_from(await self._item_row(run_id, id, key, stage))
 
-    async def finished_elsewhere(self, run_id: str, stage: str, key_hashes: Sequence[bytes]) -> set[bytes]:
+    async def finished_elsewhere(
+        self, run_id: str, stage: str, key_hashes: Sequence[bytes], *, failed: bool = False
+    ) -> set[bytes]:
         run = await self._catalog.run(run_id)
-        stages = [row["id"] for row in await self._db.fetch(self._sql["stages_elsewhere"], run.no, stage)]
+        stages = [row["id"] for row in await self._db.fetch(self._sql["stages_elsewhere"], run.no, stage, failed)]
         found: set[bytes] = set()
         for start in range(0, len(stages), STAGES_AT_ONCE):
             left = [hash_ for hash_ in key_hashes if hash_ not in found]
             if not left:
                 break
             own = stages[start : start + STAGES_AT_ONCE]
-            rows = await self._db.fetch(self._sql["finished_keys"], own, b"".join(left))
+            rows = await self._db.fetch(self._sql["finished_keys"], own, b"".join(left), failed)
             found |= {bytes(row["key_hash"]) for row in rows}
         return found
 
