@@ -59,6 +59,11 @@ def test_filtered_articles_are_neither_new_nor_fetched_again(project: Project) -
         assert site.stories() == ["1", "2", "3", "5"]
         assert project.counts().total == 2, "the first batch is known, without its dropped articles"
         assert site.listed()[-2:] == ["/news/1", "/news/2"]
+        site.asked.clear()
+        for ledger in ("second.db", "third.db"):
+            project.shoal("run", paper, "-o", "data/", "--ledger", str(project.folder / ledger))
+            assert site.stories() == ["1", "2", "3", "5"], "by data/ alone too"
+        assert [row["url"][-1] for row in news(project.folder / "data/fiji/times", "dropped.csv")] == ["3"]
 
 
 def test_a_listing_that_was_not_read_to_its_end_is_read_on(project: Project) -> None:
