@@ -360,30 +360,35 @@ def test_five_workers_are_faster_than_one(project: Project) -> None:
         served.post("/channels", {"url": site.site.channel_url})
         served.post("/jobs/workers/start", {"num_workers": 1})
         overlap(site, 1)
-        alone = overlap(site, 10 if LONG else 3)
+        alone, alone_rate = overlap(site, 10 if LONG else 3)
         refused = served.post("/settings", {"max_workers": 21}, status=422)
         assert refused["error"]["code"] == "invalid_request"
         served.post("/settings", {"max_workers": WORKERS, "max_retries": 1, "backoff_factor": 3})
         until(served, "/jobs/workers/status", lambda seen: seen["worker_status"]["active_workers"] == WORKERS)
-        together = overlap(site, 60 if LONG else 20)
+        together, together_rate = overlap(site, 60 if LONG else 20)
         assert alone == pytest.approx(1.0, abs=0.01), "one worker asks for one thing at a time"
         assert together >= FASTER, f"the site answered {together:.2f} requests at once to five workers"
+        if LONG:
+            assert together_rate >= FASTER * alone_rate, f"{together_rate:.2f} and {alone_rate:.2f} videos in a second"
 
 
-def overlap(site: RunningStandIn[VideoSite], videos: int) -> float:
-    """How many requests are answered at once, on average, while any is: until so many further videos are fetched."""
+def overlap(site: RunningStandIn[VideoSite], videos: int) -> tuple[float, float]:
+    """Until so many further videos are fetched: how many requests are answered at once, on average, while any is, and
+    how many videos are fetched in a second.
+    """
     began, before = time.monotonic(), captions_sent(site)
     deadline = began + 180
     while captions_sent(site) < before + videos:
         assert time.monotonic() < deadline, "nothing is fetched"
         time.sleep(0.02)
+    rate = (captions_sent(site) - before) / (time.monotonic() - began)
     times = sorted((visit.at, visit.ended) for visit in site.log() if visit.at >= began)
     total = sum(ended - at for at, ended in times)
     busy, until_then = 0.0, began
     for at, ended in times:
         busy += max(0.0, ended - max(at, until_then))
         until_then = max(until_then, ended)
-    return total / busy
+    return total / busy, rate
 
 
 def captions_sent(site: RunningStandIn[VideoSite]) -> int:
