@@ -70,7 +70,7 @@ def seconds_too_many(project: Project, members: dict[str, dict[str, Any]], run_i
     collection = project.run(run_id)
     assert collection.finished_at is not None
     wall = (collection.finished_at - collection.created_at).total_seconds()
-    taken = {key: member["seconds"] for key, member in members.items()}
+    taken: dict[str, float] = {key: member["seconds"] for key, member in members.items()}
     groups = [[seconds for key, seconds in taken.items() if key.endswith(f"/{group}")] for group in GROUPS]
     singles = [seconds for key, seconds in taken.items() if not key.endswith(GROUPS)]
     longest = max(*singles, *(sum(group) + len(group) - 1 for group in groups))
