@@ -129,29 +129,46 @@ class EarlierRuns:
     In a test, make one: `EarlierRuns({"article": ["https://paper.example/1"]})`.
     """
 
-    __slots__ = ("_find", "_find_failed")
+    __slots__ = ("_find", "_find_failed", "_find_permanent")
 
     def __init__(
         self,
         finished: Mapping[str, Collection[str]] | FindFinished | None = None,
         failed: FindFailed | None = None,
+        permanently_failed: Mapping[str, Collection[str]] | FindFinished | None = None,
     ) -> None:
-        """`finished`: keys and URLs by stage, or a function that finds hashes of keys in a ledger."""
-        self._find = finished if callable(finished) else _find_among(finished or {})
+        """`finished`, `permanently_failed`: keys and URLs by stage, or a function that finds hashes of keys."""
+        self._find = _finder(finished)
         self._find_failed = failed
+        self._find_permanent = _finder(permanently_failed)
 
     async def finished(self, stage: str, keys: Iterable[str]) -> set[str]:
         """Those of the keys or URLs whose items of this stage are done or skipped in another run.
 
-        Dead items are not among them: what failed is tried again. Runs that were removed are forgotten.
+        Dead items are not among them. Runs that were removed are forgotten.
         """
-        hashes = {key: key_hash(_item_key(key)) for key in keys}
-        found = set(await self._find(stage, list(dict.fromkeys(hashes.values())))) if hashes else set()
-        return {key for key, hash_ in hashes.items() if hash_ in found}
+        return await _find_keys(self._find, stage, keys)
+
+    async def permanently_failed(self, stage: str, keys: Iterable[str]) -> set[str]:
+        """Those of the keys or URLs whose items of this stage died of a permanent error in another run.
+
+        Only runs with the code and the files of this one count: what failed may succeed with a correction of them.
+        """
+        return await _find_keys(self._find_permanent, stage, keys)
 
     async def failed(self, stage: str) -> Sequence[Item]:
         """The items of this stage that died in the run before this one, without those whose error is permanent."""
         return await self._find_failed(stage) if self._find_failed is not None else ()
+
+
+def _finder(given: Mapping[str, Collection[str]] | FindFinished | None) -> FindFinished:
+    return given if callable(given) else _find_among(given or {})
+
+
+async def _find_keys(find: FindFinished, stage: str, keys: Iterable[str]) -> set[str]:
+    hashes = {key: key_hash(_item_key(key)) for key in keys}
+    found = set(await find(stage, list(dict.fromkeys(hashes.values())))) if hashes else set()
+    return {key for key, hash_ in hashes.items() if hash_ in found}
 
 
 def _find_among(finished: Mapping[str, Collection[str]]) -> FindFinished:

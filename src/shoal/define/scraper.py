@@ -53,11 +53,12 @@ class Scraper:
     `robots`: obey robots.txt; left out, the configuration decides (it does by default). `headers` go with every
     request. `cookies`: keep them, per lane. `views`: a folder with `postgres.sql` and `sqlite.sql`, the views that its
     runs create in the ledger's database; a relative path is meant from the scraper's file. `start_remedy`: what to do
-    when a new run has no items to start with; without it, a run whose sources give none has nothing to do. `retries`,
-    `backoff_factor`, `backoff_cap`, `backoff_jitter`: of its stages that do not say otherwise.
+    when a new run has no items to start with; without it, a run whose sources give none has nothing to do. `one_run`:
+    its last run is continued though it has ended, unless a fresh one is asked for. `retries`, `backoff_factor`,
+    `backoff_cap`, `backoff_jitter`: of its stages that do not say otherwise.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a declaration, all by keyword
         self,
         name: str,
         *,
@@ -68,6 +69,7 @@ class Scraper:
         cookies: bool = True,
         views: str | Path | None = None,
         start_remedy: str = "",
+        one_run: bool = False,
         **retry_options: Unpack[RetryOptions],
     ) -> None:
         check_name("scraper", name)
@@ -80,6 +82,7 @@ class Scraper:
         self.cookies = cookies
         self._views = None if views is None else Path(views)
         self.start_remedy = start_remedy
+        self.one_run = one_run
         _check_known(retry_options, RETRY_OPTIONS, "A scraper has no argument")
         self.retry_options: RetryOptions = retry_options
         StagePolicy().replace(**retry_options)  # refuses invalid values here

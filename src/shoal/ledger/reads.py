@@ -230,15 +230,17 @@ class SqlReads:
     ) -> ItemView:
         return item_from(await self._item_row(run_id, id, key, stage))
 
-    async def finished_elsewhere(self, run_id: str, stage: str, key_hashes: Sequence[bytes]) -> set[bytes]:
+    async def finished_elsewhere(
+        self, run_id: str, stage: str, key_hashes: Sequence[bytes], *, failed: bool = False
+    ) -> set[bytes]:
         run = await self._catalog.run(run_id)
-        stages = [row["id"] for row in await self._db.fetch(self._sql["stages_elsewhere"], run.no, stage)]
+        stages = [row["id"] for row in await self._db.fetch(self._sql["stages_elsewhere"], run.no, stage, failed)]
         found: set[bytes] = set()
         for start in range(0, len(key_hashes), KEYS_AT_ONCE):
-            found |= await self._finished_keys(stages, key_hashes[start : start + KEYS_AT_ONCE])
+            found |= await self._ended_keys(stages, key_hashes[start : start + KEYS_AT_ONCE], failed=failed)
         return found
 
-    async def _finished_keys(self, stages: Sequence[int], key_hashes: Sequence[bytes]) -> set[bytes]:
+    async def _ended_keys(self, stages: Sequence[int], key_hashes: Sequence[bytes], *, failed: bool) -> set[bytes]:
         """Those of the keys that have ended in one of these stages.
 
         No index has keys without their stages, so a key that none has costs one lookup for each. The fewer keys are
@@ -248,7 +250,7 @@ class SqlReads:
         left, asked, count = list(key_hashes), 0, STAGES_AT_ONCE
         while left and asked < len(stages):
             own = stages[asked : asked + count]
-            rows = await self._db.fetch(self._sql["finished_keys"], own, b"".join(left))
+            rows = await self._db.fetch(self._sql["finished_keys"], own, b"".join(left), failed)
             found |= {bytes(row["key_hash"]) for row in rows}
             left = [hash_ for hash_ in left if hash_ not in found]
             asked += count

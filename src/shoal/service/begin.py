@@ -79,7 +79,8 @@ async def plan_run(ledger: Ledger, scraper: Scraper, choice: RunChoice, *, ledge
     if latest is None and choice is RunChoice.RESUME:
         raise nothing_to_resume(scraper, ledger_name)
     unfinished = latest if latest is not None and latest.state in UNFINISHED else None
-    run = {RunChoice.AUTO: unfinished, RunChoice.RESUME: latest, RunChoice.FRESH: None}[choice]
+    meant = latest if scraper.one_run else unfinished
+    run = {RunChoice.AUTO: meant, RunChoice.RESUME: latest, RunChoice.FRESH: None}[choice]
     if run is not None:
         check_stages(scraper, run)
     remaining = (await ledger.reads.stats(run.id)).remaining if run is not None else 0

@@ -29,6 +29,7 @@ from shoal.model.worker import WorkerState, WorkerView, new_worker_id
 from shoal.observe.meter import Meter, recent_rate
 from shoal.observe.progress import GateCache
 from shoal.observe.snapshot import live_workers, take_snapshot
+from shoal.service.begin import check_stages
 from shoal.service.local_pools import (
     STOP_SECONDS,
     LocalPools,
@@ -435,7 +436,7 @@ class Jobs:
     async def start(self, *, by: str, workers: int | None = None) -> JobStatus:
         """Start the workers, on the unfinished run or a new one; a pool that runs gets that many, a paused run goes on.
 
-        A scraper without start items gets a run that stays open: its workers wait for items.
+        A scraper without start items continues its last run, which stays open: its workers wait for items.
         """
         wanted = await self.wanted_workers(workers)
         async with self._steering:
@@ -618,7 +619,11 @@ class Jobs:
                 await self._ledger.locks.release(lock, owner)
 
     async def _run_to_work_on(self, by: str) -> str | None:
-        """The unfinished run, a new open one for a scraper without start items, or None: the pool makes one."""
+        """The unfinished run, or None: the pool makes one.
+
+        Of a scraper without start items the last run, reopened if it has ended: a new one would be empty, and whatever
+        reads the latest run would show nothing.
+        """
         latest = await self._run()
         unfinished = latest is not None and latest.state in UNFINISHED
         if latest is not None and unfinished and latest.sealed:
@@ -627,9 +632,12 @@ class Jobs:
         scraper, _ = await asyncio.to_thread(load_configured, target, self._project)
         if scraper.has_sources:
             return None  # the pool stores the start items, or the rest of them
-        if latest is not None and unfinished:
-            return latest.id
-        return (await self._ledger.runs.create(scraper.run_spec())).id
+        if latest is None:
+            return (await self._ledger.runs.create(scraper.run_spec())).id
+        if not unfinished:
+            check_stages(scraper, latest)
+            await self._ledger.runs.resume(latest.id, by=by)
+        return latest.id
 
     async def _variables(self) -> dict[str, str]:
         """The environment of a pool: one item per worker, logs that can be read back, the folder for files."""

@@ -67,6 +67,7 @@ class LedgerHarness:
         lane: LanePolicy | None = None,
         max_attempts: int = 4,
         max_rescues: int = 3,
+        code_version: str | None = None,
     ) -> Run:
         names = stages or ("page",)
         policy = lane or LanePolicy(limit=1)
@@ -76,6 +77,7 @@ class LedgerHarness:
                 stages=tuple(StageSpec(name, lane=policy) for name in names),
                 max_attempts=max_attempts,
                 max_rescues=max_rescues,
+                code_version=code_version,
             )
         )
 

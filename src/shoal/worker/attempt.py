@@ -361,7 +361,11 @@ class Attempt:
             views = await registration.find_failed(run_id, stage)
             return [Item(view.url, key=view.key, payload=view.payload, stage=stage) for view in views]
 
-        yield EarlierRuns(lambda stage, hashes: registration.find_finished(run_id, stage, hashes), failed)
+        yield EarlierRuns(
+            lambda stage, hashes: registration.find_finished(run_id, stage, hashes),
+            failed,
+            lambda stage, hashes: registration.find_finished(run_id, stage, hashes, failed=True),
+        )
 
     @asynccontextmanager
     async def open_notes(self) -> AsyncIterator[Notes]:

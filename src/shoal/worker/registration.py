@@ -223,9 +223,11 @@ class Registration:
             pass
         return RedirectReply(VisitDecision.LOST)
 
-    async def find_finished(self, run_id: str, stage: str, hashes: Sequence[bytes]) -> set[bytes]:
+    async def find_finished(
+        self, run_id: str, stage: str, hashes: Sequence[bytes], *, failed: bool = False
+    ) -> set[bytes]:
         """The keys that other runs of the scraper have finished, see `Reads.finished_elsewhere`."""
-        return await self._ledger.reads.finished_elsewhere(run_id, stage, hashes)
+        return await self._ledger.reads.finished_elsewhere(run_id, stage, hashes, failed=failed)
 
     async def find_failed(self, run_id: str, stage: str) -> list[ItemView]:
         """The dead items of the scraper's run before this one, without those with permanent errors.

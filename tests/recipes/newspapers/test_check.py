@@ -116,6 +116,45 @@ def test_two_files_for_one_newspaper(tmp_path: Path) -> None:
     assert "are both fiji" in mistake.message
 
 
+def test_two_files_for_one_newspaper_are_a_mistake_whatever_else_they_have(tmp_path: Path) -> None:
+    noted = GOOD.replace(".card", "card wide") + "country: fiji\n"
+    folder = write(tmp_path / "configs", fiji__times=GOOD, samoa__times=noted, tonga__times=noted + "x: 1\n")
+    checked = check_folder(folder, tmp_path)
+    clashes = [problem.path.parent.name for problem in checked.mistakes if "are both fiji" in problem.message]
+    assert clashes == ["samoa", "tonga"]
+    assert [problem.message for problem in checked.mistakes if "x" in problem.keys] == ["there is no key x."]
+    assert sum(problem.note for problem in checked.problems) == 2, "notes are shown beside mistakes"
+
+
+def test_a_file_with_very_many_mistakes_says_that_there_are_more(tmp_path: Path) -> None:
+    text = GOOD + "".join(f"unknown_{number}: 1\n" for number in range(60))
+    checked = check_folder(write(tmp_path, paper=text) / "paper.yaml", tmp_path)
+    assert len(checked.mistakes) == 50
+    assert checked.problems[-1].message == "there are more mistakes than these 50."
+    fewer = write(tmp_path, paper=text.partition("unknown_50")[0]) / "paper.yaml"
+    assert len(check_folder(fewer, tmp_path).problems) == 50, "these are all"
+
+
+def test_functions_are_found_wherever_check_is_started(tmp_path: Path) -> None:
+    write(tmp_path / "configs", fiji__times=GOOD + "cleaning:\n  body: own\n")
+    (tmp_path / "configs/cleaning.py").write_text("def own(body):\n    return body\n")
+    (tmp_path / "elsewhere").mkdir()
+    assert check_folder(tmp_path / "configs", tmp_path / "elsewhere").problems == ()
+    (tmp_path / "configs/cleaning.py").rename(tmp_path / "cleaning.py")
+    [mistake] = check_folder(tmp_path / "configs", tmp_path / "elsewhere").mistakes
+    assert "cleaning.body has no function 'own'" in mistake.message, "what lies above the collection may be anybody's"
+
+
+def test_import_leaves_a_client_that_there_is_not(tmp_path: Path) -> None:
+    """Over HTTP its pages might have no text; nobody would know why nothing is found."""
+    write(tmp_path / "old", fiji__times=GOOD + "client: browser\n")
+    imported = import_folder(tmp_path / "old", tmp_path / "new", tmp_path)
+    assert imported.corrections == ()
+    [mistake] = imported.checked.mistakes
+    assert "Write client: http if its pages have their text without one" in mistake.remedy
+    assert (tmp_path / "new/fiji/times.yaml").read_text().endswith("client: browser\n")
+
+
 def test_the_command_exits_with_1_and_writes_json(project: Project) -> None:
     write(project.folder / "configs", fiji__bad=BAD, tonga__good=GOOD)
     done = project.shoal("newspapers", "check", "configs/", "--json", code=1)

@@ -106,6 +106,18 @@ def test_the_smallest_file(tmp_path: Path) -> None:
             5,
             "listing.end_date is 2024-01-01, which is before start_date.",
         ),
+        (
+            changed("type: pagination", API.replace("link}", "link, source: meta.source}")).replace(
+                "{num}", "{offset}"
+            ),
+            5,
+            "listing.json_paths.source: source is always the newspaper's name.",
+        ),
+        (
+            changed("type: pagination", API.replace("link}", "link, country: [a]}")).replace("{num}", "{offset}"),
+            5,
+            "listing.json_paths.country: country is always the newspaper's country.",
+        ),
         (changed(".card", "'.card['"), 7, "selectors.thumbnail.container is '.card[', which is no CSS selector"),
         (changed("  thumbnail:\n    container: .card\n    url: h2 a\n", ""), 5, "selectors.thumbnail is missing"),
         (changed("{num}\n", "{num}\n  exclude: '('\n"), 5, "listing.exclude has '(', which is no regular expression"),

@@ -59,6 +59,11 @@ def test_filtered_articles_are_neither_new_nor_fetched_again(project: Project) -
         assert site.stories() == ["1", "2", "3", "5"]
         assert project.counts().total == 2, "the first batch is known, without its dropped articles"
         assert site.listed()[-2:] == ["/news/1", "/news/2"]
+        site.asked.clear()
+        for ledger in ("second.db", "third.db"):
+            project.shoal("run", paper, "-o", "data/", "--ledger", str(project.folder / ledger))
+            assert site.stories() == ["1", "2", "3", "5"], "by data/ alone too"
+        assert [row["url"][-1] for row in news(project.folder / "data/fiji/times", "dropped.csv")] == ["3"]
 
 
 def test_a_listing_that_was_not_read_to_its_end_is_read_on(project: Project) -> None:
@@ -95,6 +100,25 @@ def test_an_article_that_failed_is_tried_again_by_the_next_runs(either: Project)
         site.asked.clear()
         either.shoal("run", paper)
         assert site.stories() == []
+
+
+def test_an_article_that_failed_permanently_is_reported_once(either: Project) -> None:
+    """S2.12: near the top of the listing it makes no quiet day a failure; when the file changes it is tried again."""
+    pages = {**paged(6), "/story/3": story(3, body=" ")}
+    with ChangingSite(pages, {"/story/2": 404}) as site:
+        paper = write_paper(either.folder, site.url, PAGES)
+        either.shoal("run", paper, "--set", "max_dead=1", code=1)
+        assert {item.url[-1] for item in either.items() if item.state == "dead" and item.url} == {"2", "3"}
+        for _ in range(2):
+            site.asked.clear()
+            either.shoal("run", paper)
+            assert (site.stories(), site.listed()) == ([], ["/news/1", "/news/2"]), "the batch is known as a whole"
+        site.asked.clear()
+        either.shoal("run", paper, "--from-scratch", "--set", "max_dead=2")
+        assert {"2", "3"} < set(site.stories())
+        site.asked.clear()
+        either.shoal("run", write_paper(either.folder, site.url, PAGES, retries=0), code=1)
+        assert site.stories() == ["2", "3"], "with other settings an article may be found"
 
 
 def test_only_what_lies_before_the_end_of_an_earlier_run_is_read_on(project: Project) -> None:
@@ -181,8 +205,8 @@ def test_the_files_of_a_newspaper(project: Project) -> None:
         check_first_files(project, done)
         site.pages |= paged(2)
         site.asked.clear()
-        project.shoal("run", paper, "-o", "out/")
-        assert site.stories() == ["3"], "what failed is tried again"
+        project.shoal("run", write_paper(project.folder, site.url, PAGES, retries=2), "-o", "out/")
+        assert site.stories() == ["3"], "what failed is tried again with other settings"
     folder = project.folder / "out/fiji/times"
     assert sorted(row["url"][-1] for row in news(folder)) == ["1", "2", "3", "4"]
     assert not list(folder.glob("failed_*"))

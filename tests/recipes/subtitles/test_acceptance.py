@@ -270,6 +270,29 @@ def check_deletion(served: ServedProject, channel_id: str, url: str) -> None:
     assert [row["total_videos"] for row in served.get("/channels")["rows"]] == [0]
 
 
+def test_a_run_that_has_ended_is_continued(project: Project) -> None:
+    """S4.3: by the same command, and by workers that are started; nothing is fetched twice, and all is still shown."""
+    command = ("run", "subtitles", "--urls-file", "channels.txt")
+    with VideoSite(videos=3, ordinary=True).serving() as site, served_subtitles(project, site) as served:
+        project.urls([site.site.channel_url], "channels.txt")
+        project.shoal(*command)
+        before, asked = served.get("/channels"), len(site.log())
+        assert [row["completed"] for row in before["rows"]] == [3]
+        project.shoal(*command)
+        assert served.get("/channels") == before
+        started = served.post("/jobs/start", {"num_workers": 1})
+        assert served.get("/channels") == before
+        assert len(served.get("/videos")["rows"]) == 3
+        assert (started["run_id"], started["status"]) == (project.run().id, "running")
+        assert not [visit.path for visit in site.log()[asked:] if visit.path != "/robots.txt"]
+        (row,) = before["rows"]
+        site.switch("more")
+        served.post("/channels", {"url": row["url"]})
+        done = 3 + NEW_VIDEOS
+        until(served, f"/channels/{row['channel_id']}", lambda seen: seen["completed"] == done)
+        assert project.is_sound()
+
+
 def test_a_new_channel_is_read_at_once_and_deleted_videos_come_again(project: Project) -> None:
     """Channels are listed before videos. Videos of a deleted channel are fetched again, by whatever address."""
     videos = 30
@@ -342,30 +365,35 @@ def test_five_workers_are_faster_than_one(project: Project) -> None:
         served.post("/channels", {"url": site.site.channel_url})
         served.post("/jobs/workers/start", {"num_workers": 1})
         overlap(site, 1)
-        alone = overlap(site, 10 if LONG else 3)
+        alone, alone_rate = overlap(site, 10 if LONG else 3)
         refused = served.post("/settings", {"max_workers": 21}, status=422)
         assert refused["error"]["code"] == "invalid_request"
         served.post("/settings", {"max_workers": WORKERS, "max_retries": 1, "backoff_factor": 3})
         until(served, "/jobs/workers/status", lambda seen: seen["worker_status"]["active_workers"] == WORKERS)
-        together = overlap(site, 60 if LONG else 20)
+        together, together_rate = overlap(site, 60 if LONG else 20)
         assert alone == pytest.approx(1.0, abs=0.01), "one worker asks for one thing at a time"
         assert together >= FASTER, f"the site answered {together:.2f} requests at once to five workers"
+        if LONG:
+            assert together_rate >= FASTER * alone_rate, f"{together_rate:.2f} and {alone_rate:.2f} videos in a second"
 
 
-def overlap(site: RunningStandIn[VideoSite], videos: int) -> float:
-    """How many requests are answered at once, on average, while any is: until so many further videos are fetched."""
+def overlap(site: RunningStandIn[VideoSite], videos: int) -> tuple[float, float]:
+    """Until so many further videos are fetched: how many requests are answered at once, on average, while any is, and
+    how many videos are fetched in a second.
+    """
     began, before = time.monotonic(), captions_sent(site)
     deadline = began + 180
     while captions_sent(site) < before + videos:
         assert time.monotonic() < deadline, "nothing is fetched"
         time.sleep(0.02)
+    rate = (captions_sent(site) - before) / (time.monotonic() - began)
     times = sorted((visit.at, visit.ended) for visit in site.log() if visit.at >= began)
     total = sum(ended - at for at, ended in times)
     busy, until_then = 0.0, began
     for at, ended in times:
         busy += max(0.0, ended - max(at, until_then))
         until_then = max(until_then, ended)
-    return total / busy
+    return total / busy, rate
 
 
 def captions_sent(site: RunningStandIn[VideoSite]) -> int:

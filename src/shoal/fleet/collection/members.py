@@ -29,7 +29,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     `key` is `section/title`, where the title is the name of its file; `name` is the scraper of its runs. `labels`: what
     `--where` chooses by. `group`: members of one group run one after another. `priority`: smaller goes first.
     `timeout`, `stale`, `memory`: its own limits, None for the collection's. `updates`: a run of it
-    stores only what is new, which may be nothing, and writes files of its own. `broken`: why its file cannot be used.
+    stores only what is new, which may be nothing, and writes files of its own. `broken`: why its file cannot be used;
+    with `clashes` because another file has its key or its name.
     """
 
     path: Path
@@ -44,6 +45,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     memory: int | None = None
     updates: bool = False
     broken: str | None = None
+    clashes: bool = False
 
     @property
     def key(self) -> str:
@@ -199,7 +201,8 @@ def _mark_name_clashes(members: Sequence[Member]) -> list[Member]:
                 f"{member.path} and {other.path} are both {clash}: rename one of them, or change its {SECTION_LABEL}: "
                 f"or name:."
             )
-            renamed[member.path] = _broken_member(member.path, why, taken)
+            broken = _broken_member(member.path, why, taken)
+            renamed[member.path] = msgspec.structs.replace(broken, clashes=member.broken is None)
     return [renamed.get(member.path, member) for member in members]
 
 

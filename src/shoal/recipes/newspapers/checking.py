@@ -20,8 +20,10 @@ from shoal.recipes.newspapers.kind import NewspaperContext
 from shoal.recipes.newspapers.selectors import class_reading
 from shoal.recipes.newspapers.settings import Listing, as_tuple
 
-# A file with more mistakes is shown with its first ones.
+# A file with more mistakes is shown with this many, and a note that there are more.
 MAX_PROBLEMS = 50
+# A mistake may take several rounds; a file whose mistakes cannot be left out ends with these.
+MAX_ROUNDS = 4 * MAX_PROBLEMS
 # Stand in for required keys that are missing or wrong, so that the rest of the file can be checked.
 _PLACEHOLDERS: dict[tuple[str, ...], Any] = {
     ("base_url",): "https://paper.example",
@@ -76,15 +78,20 @@ def check_folder(folder: Path, start: Path) -> CheckedFolder:
 
 
 def check_file(path: Path, start: Path) -> Iterator[FileProblem]:
-    """All mistakes of one file in the order of its lines; notes if there are none."""
-    found = list(itertools.islice(_mistakes(path, start), MAX_PROBLEMS)) or list(_notes(path))
-    yield from sorted(found, key=lambda problem: problem.line)
+    """The mistakes and notes of one file in the order of its lines, and whether it has more mistakes."""
+    mistakes = list(itertools.islice(_mistakes(path, start), MAX_PROBLEMS + 1))
+    yield from sorted([*mistakes[:MAX_PROBLEMS], *_notes(path)], key=lambda problem: problem.line)
+    if len(mistakes) > MAX_PROBLEMS:
+        message = f"there are more mistakes than these {MAX_PROBLEMS}."
+        yield FileProblem(
+            path=path, line=mistakes[-1].line, message=message, remedy="Correct these, then check again.", note=True
+        )
 
 
 def _check_member(member: Member, start: Path) -> Iterator[FileProblem]:
     found = list(check_file(member.path, start)) if member.path.suffix in SUFFIXES else []
     yield from found
-    if member.broken is not None and not found:  # two files for one newspaper
+    if member.clashes and member.broken is not None:
         remedy = "Rename one of the two files, or give it another name: or country:."
         yield FileProblem(path=member.path, line=1, message=member.broken, remedy=remedy)
 
@@ -121,7 +128,7 @@ def _mistake_of_other_kind(path: Path, start: Path) -> Iterator[FileProblem]:
 def _setting_mistakes(header: YamlHeader) -> Iterator[FileProblem]:
     settings: dict[str, Any] = copy.deepcopy(dict(header.settings))
     replaced: set[tuple[str | int, ...]] = set()
-    for _ in range(MAX_PROBLEMS):
+    for _ in range(MAX_ROUNDS):
         try:
             NewspaperContext(msgspec.structs.replace(header, settings=settings))
             return
@@ -199,7 +206,10 @@ def _belongs_to_a_listing(keys: Sequence[str | int], settings: Mapping[str, Any]
 
 def _notes(path: Path) -> Iterator[FileProblem]:
     """What works, but may not be meant."""
-    file = read_yaml(path)
+    try:
+        file = read_yaml(path)
+    except ShoalError:  # a mistake, which is reported as one
+        return
     cleaning = file.values.get("cleaning")
     if isinstance(cleaning, dict) and "content" in cleaning:
         message = "cleaning.content has no effect: the text of an article is the field body."

@@ -199,10 +199,13 @@ class FieldCleaner:
 
 
 def _folders(header: YamlHeader) -> list[Path]:
-    """Where `cleaning.py` is searched: beside the file, then above it up to the folder Shoal was started in."""
+    """Where `cleaning.py` is searched: beside the file, then above it up to the folder Shoal was started in.
+
+    Of a file elsewhere only one folder above it, which is that of the collection: further up may be anybody's code.
+    """
     own, top = header.path.absolute().parent, header.folder.absolute()
     above = [folder for folder in own.parents if folder.is_relative_to(top)]
-    return list(dict.fromkeys([own, *above, top]))
+    return list(dict.fromkeys([own, *(above or own.parents[:1]), top]))
 
 
 def _has_name(file: Path, name: str) -> bool:

@@ -72,7 +72,7 @@ class NewspapersDemo(RecipeDemo):
             if found != wanted:
                 wrong = [key for key in wanted | found if wanted.get(key) != found.get(key)]
                 problems.append(f"{paper.key}: {len(wrong)} of {len(wanted)} records differ, such as {wrong[0]}")
-        pages = sum(len(seen) for seen in visits.values())
+        pages = sum(bool(visit.note) for seen in visits.values() for visit in seen)
         gaps = [gap for group in ("island_weekly", "ocean_review") for gap in group_gaps(visits, group)]
         lines = [
             f"{len(visits)} newspapers were asked for {pages:,} pages; {stored} records are stored, each as published.",
@@ -91,19 +91,25 @@ def use_port(configs: Path, site: RunningStandIn[Any]) -> None:
 
 
 def by_member(visits: Sequence[Visit]) -> dict[str, list[Visit]]:
-    """The visits of each newspaper, in the order they began."""
+    """The visits of each newspaper, in the order they began.
+
+    A robots.txt is that of a host, and the first thing that each newspaper asks for: it belongs to the next one there.
+    """
     found: dict[str, list[Visit]] = defaultdict(list)
-    for visit in sorted(visits, key=lambda visit: visit.at):
-        if visit.note:
-            found[visit.note].append(visit)
-    return dict(found)
+    following: dict[str, str] = {}
+    for visit in sorted(visits, key=lambda visit: visit.at, reverse=True):
+        name = visit.note or following.get(visit.host, "")
+        if name:
+            following[visit.host] = name
+            found[name].append(visit)
+    return {name: seen[::-1] for name, seen in found.items()}
 
 
 def group_gaps(visits: Mapping[str, Sequence[Visit]], group: str) -> list[float]:
     """Seconds between the last visit of one member and the first of the next; negative when they overlap."""
-    own = [visit for key, seen in visits.items() if key.endswith(f"/{group}") for visit in seen]
-    own.sort(key=lambda visit: visit.at)
-    return [later.at - earlier.ended for earlier, later in itertools.pairwise(own) if earlier.note != later.note]
+    own = [(visit, key) for key, seen in visits.items() if key.endswith(f"/{group}") for visit in seen]
+    own.sort(key=lambda each: each[0].at)
+    return [later.at - earlier.ended for (earlier, before), (later, key) in itertools.pairwise(own) if key != before]
 
 
 def group_problems(visits: Mapping[str, Sequence[Visit]]) -> Iterator[str]:

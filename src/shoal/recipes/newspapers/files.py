@@ -1,6 +1,7 @@
-"""The files of a newspaper: `urls.csv`, `news.csv`, `failed_urls_DAY.csv`, `failed_news_DAY.csv`, `metadata.json`.
+"""The files of a newspaper: `urls.csv`, `news.csv`, `dropped.csv`, `failed_urls_DAY.csv`, `failed_news_DAY.csv`,
+`metadata.json`.
 
-A run adds to `urls.csv` and `news.csv` what they do not have; one from scratch replaces the rows that it read again.
+A run adds to the first three what they do not have; one from scratch replaces the rows that it read again.
 Each file is replaced as a whole or not at all.
 """
 
@@ -20,12 +21,13 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState
 from shoal.model.run import Run
 from shoal.model.views import ItemFilter, ItemView
-from shoal.recipes.newspapers.known import MARKS, MAX_FIELD_BYTES, METADATA, newspaper_folder, read_marks
+from shoal.recipes.newspapers.known import DROPPED, MARKS, MAX_FIELD_BYTES, METADATA, newspaper_folder, read_marks
 from shoal.storage.targets import Target, open_target
 
 PAGE = 1_000
 URL_COLUMNS = ("url", "title", "date")
 NEWS_COLUMNS = ("url", "title", "date", "body", "tags", "source", "country")
+DROPPED_COLUMNS = ("url", "title", "date", "reason")
 FAILED_COLUMNS = ("url", "title", "date", "error")
 SETTLED = (ItemState.DONE, ItemState.SKIPPED)
 # More than a listing has series, and marked articles that may vanish from the site.
@@ -47,6 +49,8 @@ class NewspaperFiles:
         replace = self._from_scratch()
         await _add_rows(folder / "urls.csv", URL_COLUMNS, lambda: _listed(ledger, run), replace=replace)
         added = await _add_rows(folder / "news.csv", NEWS_COLUMNS, lambda: _records(ledger, run), replace=replace)
+        if await _has_any(_dropped(ledger, run)):
+            await _add_rows(folder / DROPPED, DROPPED_COLUMNS, lambda: _dropped(ledger, run), replace=replace)
         failed = {stage: [row async for row in _failed(ledger, run, stage)] for stage in ("listing", "article")}
         for name, stage in (("failed_urls", "listing"), ("failed_news", "article")):
             file = folder / f"{name}_{run.created_at:%Y%m%d}.csv"
@@ -101,6 +105,21 @@ async def _listed(ledger: Ledger, run: Run) -> AsyncIterator[list[Row]]:
 async def _records(ledger: Ledger, run: Run) -> AsyncIterator[list[Row]]:
     async for rows in result_pages(ledger, run.id, stage="article"):
         yield [decode_record(row) for row in rows]
+
+
+async def _dropped(ledger: Ledger, run: Run) -> AsyncIterator[list[Row]]:
+    """The articles that were fetched and are not wanted. What lies outside of a period may be wanted by another run."""
+    async for items in _item_pages(ledger, run, ItemFilter(stage="article", states=(ItemState.SKIPPED,))):
+        given = [(item, item.payload or {}) for item in items]
+        yield [
+            {"url": item.url, "title": payload.get("title"), "date": payload.get("date"), "reason": item.error}
+            for item, payload in given
+            if "period" not in payload
+        ]
+
+
+async def _has_any(pages: AsyncIterator[list[Row]]) -> bool:
+    return any([bool(rows) async for rows in pages])
 
 
 async def _failed(ledger: Ledger, run: Run, stage: str) -> AsyncIterator[Row]:

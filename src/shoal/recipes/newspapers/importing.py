@@ -92,9 +92,6 @@ def _fix(lines: list[str], problem: FileProblem) -> str | None:
         return _replace_value(lines, at, r"(:\s*)([\"']?)\w+\2(?=\s*(?:#|$))", rf"\1{found[1]}", f"{key} is {found[1]}")
     if problem.note and problem.keys[0] == "selectors":
         return _join_classes(lines, at)
-    if problem.keys == ("client",):
-        lines[at] = re.sub(r":.*", ": http", lines[at])
-        return "client is http"
     if "must be a number" in problem.message or "must be a whole number" in problem.message:
         return _replace_value(lines, at, r"""(:\s*)["']([\d.]+)["']""", r"\1\2", f"{key} is a number, without quotes")
     if "put it in quotes" in problem.message:

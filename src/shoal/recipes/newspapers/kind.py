@@ -93,7 +93,10 @@ class NewspaperContext:
         return not (isinstance(self.paper.listing, Archive) and self.paper.listing.date_format == "daily")
 
     async def split_known(self, found: ListingPage, paging: Paging | None, earlier: EarlierRuns) -> Sequence[Entry]:
-        """The articles of a page that are neither known nor, by the listing's dates, outside of the period."""
+        """The articles of a page that are neither known nor, by the listing's dates, outside of the period.
+
+        One that failed permanently is known as well: an earlier run has reported it.
+        """
         entries = found.entries
         if paging is not None and paging.has_period and self.by_entry_dates():
             entries = tuple(entry for entry in entries if paging.covers(entry.date))
@@ -102,8 +105,10 @@ class NewspaperContext:
         await self.known.load()
         unknown = [entry for entry in entries if not self.known.has(entry.url)]
         keys = {entry.url: (entry.url, self.article_key(entry, paging) or entry.url) for entry in unknown}
-        finished = await earlier.finished("article", {key for both in keys.values() for key in both})
-        return [entry for entry in unknown if finished.isdisjoint(keys[entry.url])]
+        ended = await earlier.finished("article", {key for both in keys.values() for key in both})
+        left = [entry for entry in unknown if ended.isdisjoint(keys[entry.url])]
+        failed = await earlier.permanently_failed("article", {key for entry in left for key in keys[entry.url]})
+        return [entry for entry in left if failed.isdisjoint(keys[entry.url])]
 
     def article_key(self, entry: Entry, paging: Paging | None) -> str | None:
         """The key of an article whose page decides whether it belongs to the period; None for others.

@@ -21,6 +21,7 @@ SUFFIXES = (".csv", ".jsonl", ".txt")
 # Where the files of a newspaper go unless the operator names a folder.
 DATA_FOLDER = "data"
 METADATA = "metadata.json"
+DROPPED = "dropped.csv"
 MARKS = "read_behind"
 MAX_FIELD_BYTES = 16 << 20
 
@@ -68,7 +69,7 @@ class KnownArticles:
         folder = self._header.folder
         self.marks = frozenset(read_marks(folder / newspaper_folder(self._header, self._data_folder())))
         own = glob.escape(str(newspaper_folder(self._header, self._data_folder())))
-        patterns = (*self._patterns, f"{own}/news*.csv", f"{own}/*.jsonl")
+        patterns = (*self._patterns, f"{own}/news*.csv", f"{own}/{DROPPED}", f"{own}/*.jsonl")
         found = (glob.glob(pattern, root_dir=folder, recursive=True) for pattern in patterns)
         urls = (url for names in found for name in names for url in _urls(folder / name))
         return frozenset(key for url in urls if (key := _key(url)) is not None)

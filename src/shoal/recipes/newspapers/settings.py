@@ -16,7 +16,8 @@ from shoal.errors import InvalidItem
 from shoal.model.url_key import url_key
 from shoal.recipes.newspapers.dates import known_language
 
-RECORD_FIELDS = ("source", "country")
+# Fields of every record that no key of `json_paths` can replace, and what they are.
+OWN_FIELDS = {"source": "the newspaper's name", "country": "the newspaper's country"}
 OneOrMore = str | tuple[str, ...]
 BatchSize = Annotated[int, Meta(ge=1, le=1_000)]
 Number = Annotated[int, Meta(ge=0, le=1_000_000_000)]
@@ -191,7 +192,8 @@ def read_newspaper(header: YamlHeader) -> Newspaper:
     paper = convert_settings(_with_stored_fields(header), Newspaper)
     if paper.client == "browser":
         message = "client is browser, but newspapers are fetched without one: over HTTP."
-        raise yaml_error(header, ["client"], message, remedy="Write client: http.")
+        remedy = "Write client: http if its pages have their text without one; if not, enabled: false."
+        raise yaml_error(header, ["client"], message, remedy=remedy)
     _check_url(header, ["base_url"], paper.base_url)
     _check_listing(header, paper.listing)
     if paper.selectors.thumbnail is None and not isinstance(paper.listing, ApiListing):
@@ -298,7 +300,11 @@ def _with_stored_fields(header: YamlHeader) -> YamlHeader:
     own = {name: path for name, path in paths.items() if name in known}
     further = {name: path for name, path in paths.items() if name not in (*known, "url_construction_template")}
     for name, path in further.items():
-        if not isinstance(path, str) or name in RECORD_FIELDS:
+        if name in OWN_FIELDS:
+            message = f"listing.json_paths.{name}: {name} is always {OWN_FIELDS[name]}."
+            remedy = f"Call the field otherwise, such as article_{name}."
+            raise yaml_error(header, ["listing", "json_paths", name], message, remedy=remedy)
+        if not isinstance(path, str):
             message = f"listing.json_paths.{name} must be a path in the response, such as meta.{name}."
             raise yaml_error(header, ["listing", "json_paths", name], message)
     listing["json_paths"] = {**own, **({"stored": further} if further else {})}

@@ -45,7 +45,7 @@ class ReadsConformance:
 
     async def test_what_other_runs_of_the_scraper_have_finished(self, harness: LedgerHarness) -> None:  # S2.7
         ledger, worker = harness.ledger, await harness.worker()
-        first = await harness.run("list", "page")
+        first = await harness.run("list", "page", code_version="one")
         await harness.put(first, "done", "left out", "bad", "never begun", stage="page")
         await harness.put(first, "listed")
         claimed = {item.key: item for _ in range(2) for item in await harness.claim(worker)}
@@ -61,11 +61,15 @@ class ReadsConformance:
             return {hashes[found] for found in await ledger.reads.finished_elsewhere(run.id, stage, list(hashes))}
 
         assert await finished(first, "page") == set(), "its own items are no news to it"
-        second = await harness.run("list", "page")
+        second = await harness.run("list", "page", code_version="one")
         assert await finished(second, "page") == {"done", "left out"}
         assert await finished(second, "list") == {"listed"}
         assert await finished(second, "nope") == set()
         assert await ledger.reads.finished_elsewhere(second.id, "page", []) == set()
+        failed = await ledger.reads.finished_elsewhere(second.id, "page", list(hashes), failed=True)
+        assert {hashes[found] for found in failed} == {"bad"}
+        other = await harness.run("list", "page", code_version="other")
+        assert await ledger.reads.finished_elsewhere(other.id, "page", list(hashes), failed=True) == set()
         for _ in range(60):
             await harness.run("list", "page")
         assert await finished(second, "page") == {"done", "left out"}, "behind many runs too"

@@ -49,6 +49,7 @@ from ends e
 
 -- name: finished_keys
 -- $2: hashes of 32 bytes, one after another. Each pair of a stage and a hash is one index lookup.
+-- $3: those that died of a permanent error instead.
 select distinct i.key_hash
 from unnest($1::int[]) s (id)
 cross join generate_series(1, length($2::bytea), 32) w (at)
@@ -57,7 +58,7 @@ cross join lateral (
     where i.stage = s.id and i.key_hash = substring($2::bytea from w.at for 32) limit 1
 ) i
 join shoal.outcome o on o.run = i.run and o.item = i.id
-where o.state in ('done', 'skipped')
+where case when $3::bool then o.state = 'dead' and o.outcome = 'permanent' else o.state in ('done', 'skipped') end
 
 -- name: item_views
 select * from shoal.item_views($1::int, $2::bigint[])

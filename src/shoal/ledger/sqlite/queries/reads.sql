@@ -36,13 +36,14 @@ where a.run = ?1 and a.step = 60 and a.at > clock() - 60000000 * ?2
 
 -- name: finished_keys
 -- $2: hashes of 32 bytes, one after another; JSON cannot carry bytes. The join order makes each pair one index lookup.
+-- $3: those that died of a permanent error instead.
 with recursive wanted (at) as (select 1 union all select w.at + 32 from wanted w where w.at + 32 < length(?2))
 select distinct i.key_hash
 from wanted w
 cross join json_each(?1) s
 cross join item i on i.stage = s.value and i.key_hash = substr(?2, w.at, 32)
 join outcome o on o.item = i.id
-where o.state in ('done', 'skipped')
+where case when ?3 then o.state = 'dead' and o.outcome = 'permanent' else o.state in ('done', 'skipped') end
 
 -- name: item_views
 -- The state is the table that holds the row; one statement has one snapshot, so it is unique.

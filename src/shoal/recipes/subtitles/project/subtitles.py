@@ -22,7 +22,7 @@ class Options:
     max_videos: int = 0  # of a channel; 0: all
 
 
-subtitles = Scraper("subtitles", settings=Options)
+subtitles = Scraper("subtitles", settings=Options, one_run=True)
 
 
 def short_hash(url: str) -> str:
