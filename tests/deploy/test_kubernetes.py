@@ -15,6 +15,7 @@ from shoal.config import Settings
 from shoal.control.app import build_app
 from shoal.define.load import load_scraper
 from shoal.wiring import ledger_context
+from tests.support import missing_optional
 from tests.support.deployments import (
     DB_VARIABLES,
     DEPLOY,
@@ -61,7 +62,7 @@ def test_the_kustomization_lists_what_is_meant_for_it() -> None:
 def test_kubectl_builds_the_kustomization() -> None:
     kubectl = shutil.which("kubectl")
     if kubectl is None:
-        pytest.skip("kubectl is not installed; Debian has no package of it")
+        missing_optional("kubectl")
     built = subprocess.run(
         [kubectl, "kustomize", DEPLOY / "kubernetes"], capture_output=True, text=True, check=True, timeout=60
     )

@@ -99,8 +99,8 @@ def check_worker_is_watched(template: dict[str, Any]) -> None:
     assert "readinessProbe" not in container
 
 
-def ecs(name: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((DEPLOY / "ecs" / name).read_text())
+def ecs(name: str, folder: str = "ecs") -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((DEPLOY / folder / name).read_text())
     return loaded
 
 
