@@ -13,7 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dist import PROJECT, ROOT, Installed, WheelError, build, missing_files, pythons, try_wheel
+from tests.support.dist import (
+    PROJECT,
+    ROOT,
+    Installed,
+    WheelError,
+    build,
+    check_claims,
+    claimed_pythons,
+    missing_files,
+    pythons,
+    try_wheel,
+)
 
 # One process builds and installs for all of them.
 pytestmark = pytest.mark.xdist_group("dist")
@@ -76,5 +87,11 @@ def test_files_for_deployment_name_the_image_of_this_version() -> None:
 
 
 def test_classifiers_name_the_versions_of_python_that_are_tried() -> None:
-    named = {text.rpartition(" :: ")[2] for text in PROJECT["classifiers"] if ":: Python :: 3." in text}
-    assert min(named, key=lambda text: int(text[2:])) == PROJECT["requires-python"].removeprefix(">=")
+    """`make dist` fails when it did not try one of them; README.md names the same."""
+    named = claimed_pythons()
+    assert named[0] == PROJECT["requires-python"].removeprefix(">=")
+    assert f"(tried with {', '.join(named[:-1])} and {named[-1]})" in (ROOT / "README.md").read_text()
+    check_claims([*named, "3.99"])
+    for version in (named[0], named[-1]):
+        with pytest.raises(WheelError, match=re.escape(f"not tried with Python {version}")):
+            check_claims(set(named) - {version})
