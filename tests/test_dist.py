@@ -49,7 +49,7 @@ def test_the_wheel_has_every_file_of_the_package(wheel: Path) -> None:
         names = set(archive.namelist())
     outside = {name.split("/")[0] for name in names} - {"shoal", f"shoal-{PROJECT['version']}.dist-info"}
     assert not outside
-    assert "shoal/control/static/index.html" in names
+    assert {"shoal/control/static/index.html", "shoal/control/static/third-party-notices.txt"} <= names
     assert "shoal/templates/common/gitignore" in names
     assert not [name for name in names if "__pycache__" in name or "/.shoal/" in name or name.endswith(".db")]
 
