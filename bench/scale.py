@@ -80,21 +80,24 @@ def measure(place: PostgresPlace, sizes: Sizes) -> Report:
             bouncer = None
             report.notes.append(f"Nothing was measured through PgBouncer, because {missing}.")
         trial = _Trial(place, bouncer, sizes)
-        calls = trial.calls(report)
+        calls, laned_calls = trial.calls(report)
         pairs = {kind: (trial.fleet(few), trial.fleet(many)) for kind, (few, many) in FITTED.items()}
         large = trial.fleet(LARGE)
         pooled = trial.fleet(POOLED) if bouncer is not None else None
         others = [trial.fleet(case) for case in _both_ways(sizes.grown) if bouncer or not case.pooled]
         checks = [trial.fleet(case) for case in sizes.checks if bouncer or not case.pooled]
-    draw_conclusions(report, Measured(calls, pairs, large, pooled, others, checks))
+    draw_conclusions(report, Measured(calls, laned_calls, pairs, large, pooled, others, checks))
     return report
 
 
 @dataclass(frozen=True)
 class Measured:
-    """All that was measured. `others`: fleets for the table only; `checks`: those that judge the model."""
+    """All that was measured. `laned_calls`: with hosts as lanes. `others`: fleets for the table only; `checks`: those
+    that judge the model.
+    """
 
     calls: Calls
+    laned_calls: Calls
     pairs: Mapping[Lanes, tuple[Fleet, Fleet]]
     large: Fleet
     pooled: Fleet | None
@@ -105,7 +108,7 @@ class Measured:
 def draw_conclusions(report: Report, found: Measured) -> None:
     """The constants, how far the model is off with them, and how far those of the source are."""
     checks, pooled = found.checks, found.pooled
-    costs = fit(found.pairs, found.large, pooled, found.calls, found.others)
+    costs = fit(found.pairs, found.large, pooled, found.calls, found.laned_calls, found.others)
     costs = msgspec.structs.replace(costs, error=_error(checks, costs))
     fleets = [fleet for pair in found.pairs.values() for fleet in pair]
     fleets += [found.large, *([pooled] if pooled else []), *found.others]
@@ -133,12 +136,11 @@ class _Trial:
         print(f"        {case.name}: {figures}", flush=True)
         return fleet
 
-    def calls(self, report: Report) -> Calls:
-        """Single calls: without lanes, with lanes, through PgBouncer. Returns those without lanes."""
-        ways: dict[str, Calls] = {
-            "": measure_calls(self._place, laned=False, by=self._by(None)),
-            ", hosts as lanes": measure_calls(self._place, laned=True, by=self._by(None)),
-        }
+    def calls(self, report: Report) -> tuple[Calls, Calls]:
+        """Single calls: without lanes, with lanes, through PgBouncer. Returns the first two."""
+        plain = measure_calls(self._place, laned=False, by=self._by(None))
+        laned = measure_calls(self._place, laned=True, by=self._by(None))
+        ways = {"": plain, ", hosts as lanes": laned}
         if self._bouncer is not None:
             ways[", PgBouncer"] = measure_calls(self._place, laned=False, by=self._by(self._bouncer))
         for way, calls in ways.items():
@@ -146,10 +148,10 @@ class _Trial:
                 name = f"{cost.what}{f' of {cost.batch}' if cost.batch > 1 else ''}{way}"
                 report.add(name, "microseconds of the database's processor an item", [1e6 * cost.database / cost.batch])
                 report.add(name, "bytes of WAL an item", [cost.wal / cost.batch])
-        for name, size in sorted(ways[""].tables.items(), key=lambda pair: -pair[1]):
+        for name, size in sorted(plain.tables.items(), key=lambda pair: -pair[1]):
             if size >= 1:
                 report.add(f"table {name}, indexes included", "bytes an item", [size])
-        return ways[""]
+        return plain, laned
 
     def _by(self, bouncer: PgBouncer | None) -> Callable[[str], str]:
         if bouncer is None:

@@ -38,15 +38,19 @@ def fit(
     large: Fleet,
     pooled: Fleet | None,
     calls: Calls,
+    laned_calls: Calls,
     others: Sequence[Fleet],
 ) -> PageCosts:
     """The constants. `pairs`: for each kind of lane many workers with few pages each, and one with many. `large`: pages
-    of another size. `others`: further fleets that only tell memory and connections.
+    of another size. `laned_calls`: calls with hosts as lanes. `others`: further fleets that only tell memory and
+    connections.
     """
     idle = next(fleet.idle for fleet in pairs["none"] if fleet.idle is not None)
-    kinds = {kind: _lane_costs(few, many, idle) for kind, (few, many) in pairs.items()}
+    kinds = {
+        kind: _lane_costs(few, many, idle, calls if kind == "none" else laned_calls)
+        for kind, (few, many) in pairs.items()
+    }
     fleets = [fleet for pair in pairs.values() for fleet in pair] + [large, *others]
-    enqueue = next(cost for cost in calls.costs if cost.what == "enqueue")
     return PageCosts(
         measured_on=dt.datetime.now(dt.UTC).date().isoformat(),
         no_lanes=kinds["none"],
@@ -60,7 +64,6 @@ def fit(
         pooler=1.0 if pooled is None else _pooler(pooled, kinds["none"], idle),
         connections=max(fleet.connections / fleet.case.workers for fleet in fleets if not fleet.case.pooled),
         ledger_bytes=ledger_bytes(calls.tables),
-        enqueue=(enqueue.database + enqueue.own) / enqueue.batch,
         error=UNKNOWN_ERROR,
     )
 
@@ -70,13 +73,15 @@ def ledger_bytes(tables: Mapping[str, float]) -> float:
     return sum(tables[name] for name in GROWING) - len(RECORD)
 
 
-def _lane_costs(few: Fleet, many: Fleet, idle: Cost) -> LaneCosts:
+def _lane_costs(few: Fleet, many: Fleet, idle: Cost, calls: Calls) -> LaneCosts:
+    enqueue = next(cost for cost in calls.costs if cost.what == "enqueue")
     return LaneCosts(
         wait=max(0.0, min(min(_slot_wait(fleet), CLAIMS_WAITED_FOR * fleet.fast_claim) for fleet in (few, many))),
         calls=_line(few, many, lambda fleet: fleet.calls),
         database=_line(few, many, lambda fleet: _busy(fleet, idle, lambda cost: cost.database)),
         worker=_line(few, many, lambda fleet: _busy(fleet, idle, lambda cost: cost.workers)),
         log=_line(few, many, lambda fleet: _busy(fleet, idle, lambda cost: cost.wal)),
+        enqueue=(enqueue.database + enqueue.own) / enqueue.batch,
     )
 
 

@@ -13,7 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dist import PROJECT, ROOT, Installed, WheelError, build, missing_files, pythons, try_wheel
+from tests.support.dist import (
+    PROJECT,
+    ROOT,
+    Installed,
+    WheelError,
+    build,
+    check_claims,
+    claimed_pythons,
+    missing_files,
+    pythons,
+    try_wheel,
+)
 
 # One process builds and installs for all of them.
 pytestmark = pytest.mark.xdist_group("dist")
@@ -38,7 +49,7 @@ def test_the_wheel_has_every_file_of_the_package(wheel: Path) -> None:
         names = set(archive.namelist())
     outside = {name.split("/")[0] for name in names} - {"shoal", f"shoal-{PROJECT['version']}.dist-info"}
     assert not outside
-    assert "shoal/control/static/index.html" in names
+    assert {"shoal/control/static/index.html", "shoal/control/static/third-party-notices.txt"} <= names
     assert "shoal/templates/common/gitignore" in names
     assert not [name for name in names if "__pycache__" in name or "/.shoal/" in name or name.endswith(".db")]
 
@@ -76,5 +87,11 @@ def test_files_for_deployment_name_the_image_of_this_version() -> None:
 
 
 def test_classifiers_name_the_versions_of_python_that_are_tried() -> None:
-    named = {text.rpartition(" :: ")[2] for text in PROJECT["classifiers"] if ":: Python :: 3." in text}
-    assert min(named, key=lambda text: int(text[2:])) == PROJECT["requires-python"].removeprefix(">=")
+    """`make dist` fails when it did not try one of them; README.md names the same."""
+    named = claimed_pythons()
+    assert named[0] == PROJECT["requires-python"].removeprefix(">=")
+    assert f"(tried with {', '.join(named[:-1])} and {named[-1]})" in (ROOT / "README.md").read_text()
+    check_claims([*named, "3.99"])
+    for version in (named[0], named[-1]):
+        with pytest.raises(WheelError, match=re.escape(f"not tried with Python {version}")):
+            check_claims(set(named) - {version})

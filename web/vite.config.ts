@@ -31,10 +31,33 @@ const precompress: Plugin = {
   },
 };
 
+/** Licences of the libraries want their text to go with every copy: one file with that of each that is in a chunk. */
+const notices: Plugin = {
+  name: "notices",
+  apply: "build",
+  generateBundle(_, bundle) {
+    const folders = new Map<string, string>();
+    for (const chunk of Object.values(bundle)) {
+      for (const module of chunk.type === "chunk" ? chunk.moduleIds : []) {
+        const found = /^(.*\/node_modules\/((?:@[^/]+\/)?[^/]+))\//.exec(module);
+        if (found?.[1] !== undefined && found[2] !== undefined) folders.set(found[2], found[1]);
+      }
+    }
+    const texts = [...folders].sort().map(([name, at]) => {
+      const file = readdirSync(at).find((each) => /^licen[cs]e(\.\w+)?$/i.test(each));
+      if (file === undefined) throw new Error(`${name} has no file with its licence`);
+      const version: unknown = JSON.parse(readFileSync(join(at, "package.json"), "utf-8")).version;
+      return `${name} ${version}\n\n${readFileSync(join(at, file), "utf-8").trim()}\n`;
+    });
+    const head = "The scripts of the dashboard contain these libraries.\n";
+    this.emitFile({ type: "asset", fileName: "third-party-notices.txt", source: [head, ...texts].join("\n\n") });
+  },
+};
+
 // The server puts its own sub-path into <base href>, so every address in the built files is relative.
 export default defineConfig({
   base: "./",
-  plugins: [theme, precompress],
+  plugins: [theme, precompress, notices],
   build: {
     outDir: "../src/shoal/control/static",
     emptyOutDir: true,

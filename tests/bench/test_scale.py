@@ -24,6 +24,7 @@ KINDS: dict[Lanes, LaneCosts] = {
         database=LinearCost(0.0001, 0.0007),
         worker=LinearCost(0.0003, 0.001),
         log=LinearCost(800.0, 1_000.0),
+        enqueue=18e-6,
     )
 }
 KINDS["hosts"] = KINDS["paced"] = KINDS["none"]
@@ -31,6 +32,7 @@ CALLS = Calls(
     [CallCost("enqueue", 1_000, 0.01, 0.008, 700_000.0)],
     {"item": 300.0, "ready": 100.0, "outcome": 150.0, "result": 140.0, "result_change": 10.0, "lease": 90.0},
 )
+LANED_CALLS = replace(CALLS, costs=[CallCost("enqueue", 1_000, 0.022, 0.008, 1_500_000.0)])
 
 
 def fleet_of(case: Case, kind: LaneCosts, per_kb: float = 0.00002, pooler: float = 1.5) -> Fleet:
@@ -53,7 +55,7 @@ def test_the_fit_finds_the_costs_and_predicts_another_fleet() -> None:
         for lanes, kind in KINDS.items()
     }
     large, pooled = Case(10, 10, 0.5, size=50_000), Case(10, 10, 0.5, pooled=True)
-    costs = fit(pairs, fleet_of(large, KINDS["none"]), fleet_of(pooled, KINDS["none"]), CALLS, [])
+    costs = fit(pairs, fleet_of(large, KINDS["none"]), fleet_of(pooled, KINDS["none"]), CALLS, LANED_CALLS, [])
     found = costs.no_lanes
     assert (found.wait, found.calls.page, found.calls.alone) == pytest.approx((0.01, 0.1, 1.8))
     assert (found.database.page, found.database.alone) == pytest.approx((0.0001, 0.0007))
@@ -61,7 +63,8 @@ def test_the_fit_finds_the_costs_and_predicts_another_fleet() -> None:
     assert (costs.idle_database, costs.pooler, costs.connections) == pytest.approx((0.002, 1.5, 6))
     assert costs.worker_per_kb == pytest.approx(0.00002)
     assert costs.ledger_bytes == pytest.approx(700 - len(scale_calls.RECORD))
-    assert costs.enqueue == pytest.approx(18e-6)
+    enqueue = [kind.enqueue for kind in (costs.no_lanes, costs.lanes, costs.paced)]
+    assert enqueue == pytest.approx([18e-6, 30e-6, 30e-6])
     other = Case(30, 7, 1.5, "hosts", hosts=900, pooled=True)
     truth = measured(fleet_of(other, KINDS["hosts"]))
     for name, value in predict(other, costs).items():
@@ -72,7 +75,7 @@ def test_the_fit_finds_the_costs_and_predicts_another_fleet() -> None:
 def test_costs_below_zero_are_noise() -> None:
     few, many = fleet_of(Case(10, 10, 0.5, idle=8.0), KINDS["none"]), fleet_of(Case(1, 100, 0.5), KINDS["none"])
     steep = replace(many, page=replace(many.page, database=0.00002))
-    costs = fit({"none": (few, steep), "hosts": (few, steep), "paced": (few, steep)}, few, None, CALLS, [])
+    costs = fit({"none": (few, steep), "hosts": (few, steep), "paced": (few, steep)}, few, None, CALLS, LANED_CALLS, [])
     assert costs.no_lanes.database.page == 0
     assert costs.no_lanes.database.alone > 0
     assert costs.pooler == 1

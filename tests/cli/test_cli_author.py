@@ -522,7 +522,8 @@ def test_plan_says_what_a_job_needs_within_a_terminal(shoal: Shoal, tmp_path: Pa
     for word in ("hours", "workers", "database cores", "connections", "disk of the ledger", "network", "enqueueing"):
         assert re.search(rf"^{word} +[0-9]", done.stdout, re.MULTILINE), word
     assert "PostgreSQL is the limit" in done.stdout
-    assert "off by up to a factor of" in " ".join(done.stdout.split())
+    told = "processor time of database and workers and bytes of the log were off by up to a factor of 1.3"
+    assert told in " ".join(done.stdout.split())
     assert list(tmp_path.iterdir()) == [], "it needs no ledger"
 
 
@@ -569,6 +570,7 @@ def test_plan_reads_every_option(shoal: Shoal) -> None:
         (("--pages", "1e6", "--size", "big"), "--size is 'big'; it must be a size. Write it as 50KB."),
         (("--pages", "1e6", "--bandwidth", "fast"), "Write it as 10Gbit."),
         (("--pages", "1e6", "--hours", "1", "--workers", "2"), "Give one of them."),
+        (("--pages", "1e6", "--hosts", "100", "--workers", "1000", "--database-cores", "2"), "Give --workers 4, "),
     ],
 )
 def test_plan_refuses_in_one_sentence_with_a_remedy(shoal: Shoal, arguments: tuple[str, ...], said: str) -> None:

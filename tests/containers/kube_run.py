@@ -166,8 +166,10 @@ def _play(podman: Podman, report: Report, image: str) -> None:
         report.check(f"the job {name} ends well", code == 0, detail)
     for name in STAGES:
         deployment = _with_image(documents(f"{name}.yaml")[0], image)
-        # Podman opens a port of a container on the host, where there is only one 9600.
-        del deployment["spec"]["template"]["spec"]["containers"][0]["ports"]
+        # Podman opens a port of a container on the host, where there is only one 9600, and probes with curl inside the
+        # container, which has none.
+        for part in ("ports", "startupProbe", "livenessProbe"):
+            del deployment["spec"]["template"]["spec"]["containers"][0][part]
         deployment["spec"]["replicas"] = REPLICAS
         podman.play(deployment)
     token = podman.run("exec", _containers(podman, "profile")[0], *TOKEN)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import boto3  # type: ignore[import-untyped]
@@ -49,26 +49,44 @@ def amazon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     mocked.stop(remove_data=False)
 
 
+def started(definitions: Iterable[dict[str, Any]], calls: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
+    """Register the tasks at Amazon's API and make the calls: the family and the number of tasks that each started."""
+    compute, network = boto3.client("ecs"), boto3.client("ec2")
+    subnet = network.describe_subnets()["Subnets"][0]
+    group = network.describe_security_groups()["SecurityGroups"][0]["GroupId"]
+    place = {"subnets": [subnet["SubnetId"]], "securityGroups": [group], "assignPublicIp": "DISABLED"}
+    for definition in definitions:
+        for container in definition["containerDefinitions"]:
+            container["memory"] = int(definition["memory"])  # moto wants it of each container, Fargate of the task
+        compute.register_task_definition(**definition)
+    found = []
+    for call in calls:
+        compute.create_cluster(clusterName=call["cluster"])
+        answer = compute.run_task(**call | {"networkConfiguration": {"awsvpcConfiguration": place}})
+        assert answer["failures"] == []
+        (family,) = {task["taskDefinitionArn"].rpartition("/")[2].partition(":")[0] for task in answer["tasks"]}
+        found.append((family, len(answer["tasks"])))
+    return found
+
+
 @pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow:DeprecationWarning")
 @pytest.mark.usefixtures("amazon")
 def test_the_calls_of_the_guide_are_accepted() -> None:
     """S0.14: register, then migrate, enqueue and five workers, each with the command that the files name."""
-    compute, network = boto3.client("ecs"), boto3.client("ec2")
-    subnet = network.describe_subnets()["Subnets"][0]
-    group = network.describe_security_groups()["SecurityGroups"][0]["GroupId"]
-    compute.create_cluster(clusterName="shoal")
-    definition = ecs("task-definition.json")
-    for container in definition["containerDefinitions"]:
-        container["memory"] = int(definition["memory"])  # moto wants it of each container, Fargate of the task
-    task = compute.register_task_definition(**definition)["taskDefinition"]
-    assert task["taskDefinitionArn"].endswith("task-definition/shoal-worker:1")
-    place = {"subnets": [subnet["SubnetId"]], "securityGroups": [group], "assignPublicIp": "DISABLED"}
-    started = {}
-    for name in ("migrate.json", "enqueue.json", "run-task.json"):
-        answer = compute.run_task(**ecs(name) | {"networkConfiguration": {"awsvpcConfiguration": place}})
-        assert answer["failures"] == []
-        started[name] = len(answer["tasks"])
-    assert started == {"migrate.json": 1, "enqueue.json": 1, "run-task.json": 5}
+    calls = [ecs(name) for name in ("migrate.json", "enqueue.json", "run-task.json")]
+    assert started([ecs("task-definition.json")], calls) == [("shoal-worker", number) for number in (1, 1, 5)]
+
+
+@pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow:DeprecationWarning")
+@pytest.mark.usefixtures("amazon")
+def test_the_calls_of_the_recipe_github_are_accepted() -> None:
+    """S0.14."""
+    tasks = [f"{stage}_scraper" for stage in ("username", "profile", "social")]
+    definitions = [ecs(f"{task}.json", "github/ecs") for task in tasks]
+    calls = [ecs(f"{name}.json", "github/ecs") for name in ("migrate", "first-run", "run-task")]
+    named = [call["taskDefinition"] for call in calls]
+    assert started(definitions, calls) == list(zip(named, (1, 1, 5), strict=True))
+    assert set(named) <= set(tasks)
 
 
 def test_the_task_has_the_size_that_was_asked_for() -> None:  # S0.14

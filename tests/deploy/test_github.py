@@ -25,13 +25,24 @@ from tests.deploy.test_commands import LEAST_SPARE_SECONDS, parsed
 from tests.deploy.test_ecs import complaints
 from tests.deploy.test_kubernetes import VERSIONS
 from tests.recipes.github.conftest import PATIENCE
-from tests.support.deployments import DB_VARIABLES, DEPLOY, ShoalCommand
+from tests.support.deployments import (
+    DB_VARIABLES,
+    DEPLOY,
+    ROOT,
+    ShoalCommand,
+    check_confined,
+    check_worker_is_watched,
+    containers_of,
+    github_documents,
+    pods,
+)
 from tests.support.project import Command, Project, clean_environment
 
 FOLDER = DEPLOY / "github"
+RECIPE_PAGE = ROOT / "docs" / "recipes" / "github.md"
 STAGES = {"username": 2, "profile": 5, "social": 10}
 COMPOSE: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text())
-DOCUMENTS: list[dict[str, Any]] = list(yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text()))
+DOCUMENTS = github_documents()
 LEAST = Settings().drain + LEAST_SPARE_SECONDS
 
 
@@ -41,9 +52,8 @@ def ecs(name: str) -> dict[str, Any]:
 
 
 def containers() -> Iterator[dict[str, Any]]:
-    for document in DOCUMENTS:
-        pod = document["spec"]["template"]["spec"]
-        yield from [*pod.get("initContainers", []), *pod["containers"]]
+    for pod in pods(DOCUMENTS):
+        yield from containers_of(pod)
 
 
 def commands() -> Iterator[ShoalCommand]:
@@ -148,6 +158,30 @@ def test_kubernetes_has_a_deployment_for_each_stage() -> None:
         assert secrets["DB_HOST"] == {"name": "db-credentials", "key": "host"}
         assert set(secrets) == DB_VARIABLES | {"DB_PASSWORD"}
         assert container["envFrom"] == [{"secretRef": {"name": "github-settings"}}]
+
+
+def test_the_pods_are_confined_and_probed_and_kept_while_nodes_are_emptied() -> None:
+    """S0.13."""
+    found = list(pods(DOCUMENTS))
+    assert len(found) == 2 + len(STAGES)
+    for pod in found:
+        check_confined(pod)
+    budgets = [each["spec"]["selector"] for each in DOCUMENTS if each["kind"] == "PodDisruptionBudget"]
+    deployments = [each["spec"] for each in DOCUMENTS if each["kind"] == "Deployment"]
+    assert budgets == [spec["selector"] for spec in deployments]
+    for spec in deployments:
+        check_worker_is_watched(spec["template"])
+
+
+def test_each_job_is_gone_before_the_next_version_comes() -> None:
+    """The image of a Job cannot be changed, so `kubectl apply` of a new version is refused while there is one."""
+    jobs = {each["metadata"]["name"]: each["spec"] for each in DOCUMENTS if each["kind"] == "Job"}
+    assert list(jobs) == ["github-migrate", "github-first-run"]
+    for name, spec in jobs.items():
+        assert spec["ttlSecondsAfterFinished"] == 3_600
+        assert f"kubectl delete job {' '.join(jobs)}" in RECIPE_PAGE.read_text(), name
+    (migrate,) = jobs["github-migrate"]["template"]["spec"]["containers"]
+    assert migrate["args"] == ["db", "migrate"]
 
 
 def test_ecs_runs_five_tasks_of_a_stage() -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import signal
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
+
+import asyncpg
 
 from shoal.demo.shop import Shop
 from tests.support.pools import ARGUMENTS, GATED, all_done_once, busy, gated_pool, is_alive, open_gate, until, workers
@@ -304,6 +309,40 @@ def test_a_worker_whose_handler_always_fails_is_not_restarted(project: Project) 
     assert "Worker 0 exits: the scraper's code fails every time; its log is logs/gated_worker_0.log." in said.stderr
     assert "restart" not in said.stderr
     assert project.counts().dead < 30
+
+
+def test_workers_that_leave_an_upgraded_ledger_have_not_crashed(either: Project) -> None:
+    """Its workers finish what they hold; nothing is restarted, and the pool says in one sentence why it ends."""
+    pool = gated_pool(either, "--workers", "2")
+    busy(either, 2)
+    pretend_upgrade(either)
+    for number in (0, 1):
+        log = either.folder / "logs" / f"gated_worker_{number}.log"
+        until(log.read_text, lambda text: "newer schema in ledger" in text, "the worker was not told")
+    open_gate(either)
+    assert pool.wait() == 3
+    assert "Worker 0 exits: the ledger was upgraded." in pool.stderr
+    assert "Worker 1 exits: the ledger was upgraded." in pool.stderr
+    assert "crashed" not in pool.stderr
+    assert "restart" not in pool.stderr
+    said = [line for line in pool.stderr.splitlines() if "the newest that this Shoal knows" in line]
+    assert len(said) == 1
+    assert "Upgrade Shoal on this machine" in said[0]
+
+
+def pretend_upgrade(project: Project) -> None:
+    """The ledger has the version of a later release from now on."""
+    if project.ledger.startswith("postgres"):
+
+        async def insert() -> None:
+            connection = await asyncpg.connect(project.ledger)
+            await connection.execute("insert into shoal.migration (version, name) values (999, 'future')")
+            await connection.close()
+
+        asyncio.run(insert())
+    else:
+        with closing(sqlite3.connect(project.folder / project.ledger, isolation_level=None, timeout=60)) as connection:
+            connection.execute("pragma user_version = 999")
 
 
 def process_started_at(pid: int) -> float:

@@ -11,7 +11,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from shoal.errors import InvalidScraper, LedgerNotMigrated, LedgerTooNew
+from shoal.errors import InvalidScraper, LedgerError, LedgerNotMigrated, LedgerTooNew
 from shoal.ledger.postgres import schema as postgres_schema
 from shoal.ledger.postgres.ledger import named_queries as postgres_queries
 from shoal.ledger.postgres.ledger import open_postgres
@@ -143,6 +143,24 @@ async def test_a_newer_database_is_refused_and_left_alone(ledger: Ledger, place:
         with pytest.raises(LedgerTooNew, match=r"99.*Upgrade Shoal"):
             await call
     assert (await ledger.runs.get(run.id)).id == run.id
+
+
+async def test_a_ledger_that_lacks_a_column_may_be_of_an_earlier_build(ledger: Ledger, place: Path | str) -> None:
+    """Builds before 0.2.0 had other tables under the same number: neither a migration nor a backup helps then."""
+    _, after = await ledger.schema.migrate()
+    await rows(place, f"alter table {table(place, 'run')} rename column settings to configuration")
+    if isinstance(place, Path):
+        await rows(place, "pragma wal_checkpoint(truncate)")  # the file's own header says then that it is a ledger
+    await ledger.schema.require_current()
+    assert await ledger.schema.migrate() == (after, after)
+    with pytest.raises(LedgerError, match="settings") as caught:
+        await ledger.runs.create(RunSpec(scraper="s", stages=(StageSpec("a"),)))
+    assert "If a build before 0.2.0 made this ledger, it cannot be upgraded: make a new one" in caught.value.remedy
+    if isinstance(place, Path):
+        assert "is damaged, or a build before 0.2.0 made it: " in caught.value.message
+        assert "restore the last backup" in caught.value.remedy
+    else:
+        assert caught.value.remedy.startswith("Run `shoal db migrate`.")
 
 
 async def test_data_survives_a_migration(ledger: Ledger) -> None:

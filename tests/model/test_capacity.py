@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import msgspec
 import pytest
@@ -11,7 +12,15 @@ from hypothesis import strategies as st
 
 from shoal.errors import InvalidSetting
 from shoal.fetch.robots import MAX_SITES
-from shoal.model.capacity import BUSY_SHARE, ROBOTS_KEPT, CapacityJob, CapacityPlan, make_capacity_plan
+from shoal.model.capacity import (
+    BUSY_SHARE,
+    MANY_CONNECTIONS,
+    ROBOTS_KEPT,
+    ROUNDING,
+    CapacityJob,
+    CapacityPlan,
+    make_capacity_plan,
+)
 from shoal.model.page_costs import MEASURED, LaneCosts, LinearCost, PageCosts
 
 # A page that is alone costs the database 1 ms, one that shares its calls nothing.
@@ -21,12 +30,13 @@ LANE = LaneCosts(
     database=LinearCost(0.0, 0.001),
     worker=LinearCost(0.001, 0.0),
     log=LinearCost(100.0, 0.0),
+    enqueue=0.00001,
 )
 COSTS = PageCosts(
     measured_on="2026-01-01",
     no_lanes=LANE,
-    lanes=LANE,
-    paced=msgspec.structs.replace(LANE, database=LinearCost(0.0, 0.002)),
+    lanes=msgspec.structs.replace(LANE, enqueue=0.00003),
+    paced=msgspec.structs.replace(LANE, database=LinearCost(0.0, 0.002), enqueue=0.00004),
     idle_database=0.0,
     idle_worker=0.0,
     idle_log=0.0,
@@ -35,7 +45,6 @@ COSTS = PageCosts(
     pooler=2.0,
     connections=6.0,
     ledger_bytes=500.0,
-    enqueue=0.00001,
     error=1.3,
 )
 
@@ -107,6 +116,48 @@ def test_many_connections_go_through_a_pooler_which_costs() -> None:
     assert (direct.connections, direct.pooled, pooled.pooled) == (300, False, True)
     assert pooled.connections < 300
     assert pooled.database_load == pytest.approx(2 * 51 / 50 * direct.database_load)
+
+
+def test_connections_are_a_limit_of_their_own_while_the_processor_would_do_more() -> None:
+    # 50 workers have 300 connections. Through the pooler, which costs twice as much here, these cores do fewer pages.
+    direct = 50 * 20 * 0.001 / (1 + 20 / 25) / BUSY_SHARE
+    found = plan(concurrency=10, latency=0.5, database_cores=1.5 * direct)
+    assert found.bottleneck == "connections"
+    assert found.rate == pytest.approx(50 * 20)
+    assert (found.workers, found.connections, found.pooled) == (50, 300, False)
+    assert found.limits["connections"] == found.rate
+    assert found.limits["database"] == pytest.approx(1.5 * found.rate)
+    # With more cores the pooler does more than the 50 workers, and the processor is the limit again.
+    more = plan(concurrency=10, latency=0.5, database_cores=4 * direct)
+    assert (more.bottleneck, more.pooled, more.limits["connections"]) == ("database", True, None)
+    assert more.limits["database"] == pytest.approx(more.rate)
+
+
+def test_workers_beyond_need_lower_the_rate_to_what_the_database_can_do() -> None:
+    costs = msgspec.structs.replace(COSTS, connections=0.1, idle_database=0.001)
+    enough = plan(costs, concurrency=100, database_cores=1)
+    many = plan(costs, concurrency=100, database_cores=1, workers=10 * enough.workers)
+    assert (enough.bottleneck, many.bottleneck) == ("database", "database")
+    # Their pages share fewer calls, so the same processor does fewer of them.
+    assert many.rate < 0.6 * enough.rate
+    assert many.database_load == pytest.approx(BUSY_SHARE)
+    assert many.database_cores == 1
+
+
+def test_workers_that_keep_the_database_busy_with_nothing_to_do_are_refused() -> None:
+    costs = msgspec.structs.replace(COSTS, connections=0.1, idle_database=0.01)
+    with pytest.raises(InvalidSetting, match="200 workers with nothing to do would keep 2 cores") as error:
+        plan(costs, hosts=100, workers=200, database_cores=2)
+    workers, cores = (int(text) for text in re.findall(r"--\S+ (\d+)", error.value.remedy))
+    for remedy in ({"workers": workers, "database_cores": 2}, {"workers": 200, "database_cores": cores}):
+        assert plan(costs, hosts=100, **remedy).rate > 0
+    assert plan(costs, hosts=100, workers=workers, database_cores=2).bottleneck == "hosts"
+
+
+def test_items_with_lanes_cost_more_to_enqueue() -> None:
+    assert plan().enqueue_hours == pytest.approx(1e6 * 0.00001 / 3_600)
+    assert plan(hosts=1_000, delay=0.0).enqueue_hours == pytest.approx(1e6 * 0.00003 / 3_600)
+    assert plan(hosts=1_000, delay=1.0).enqueue_hours == pytest.approx(1e6 * 0.00004 / 3_600)
 
 
 def test_a_wish_that_one_database_cannot_meet_says_how_many_ledgers_can() -> None:
@@ -183,10 +234,22 @@ def test_a_bad_value_is_named_with_a_remedy(job: dict[str, float], option: str) 
     hosts=st.none() | st.floats(1, 1e3),
     delay=st.floats(0, 60),
     concurrency=st.integers(1, 1_000),
-    goal=st.sampled_from([{}, {"hours": 24.0}, {"workers": 7}]),
+    cores=st.sampled_from([1, 2, 8, 64]),
+    goal=st.sampled_from([{}, {"hours": 24.0}])
+    | st.builds(lambda workers: {"workers": workers}, st.integers(1, 2_000)),
 )
-def test_no_plan_is_faster_than_one_of_its_limits(goal: dict[str, float], **job: object) -> None:
-    found = plan(MEASURED, **job, **goal)
+def test_no_plan_is_faster_than_one_of_its_limits(goal: dict[str, float], cores: int, **job: object) -> None:
+    workers = goal.get("workers", 0)
+    pooler = MEASURED.pooler if workers * MEASURED.connections > MANY_CONNECTIONS else 1
+    if workers * MEASURED.idle_database * pooler >= BUSY_SHARE * cores:
+        with pytest.raises(InvalidSetting, match="with nothing to do"):
+            plan(MEASURED, database_cores=cores, **job, **goal)
+        return
+    found = plan(MEASURED, database_cores=cores, **job, **goal)
+    # A whole worker more than the rate needs has few pages, and costs a little all the same.
+    spare = 0 if "workers" in goal else ROUNDING
+    assert found.database_load <= BUSY_SHARE * (cores + spare) * 1.000001
+    assert found.database_cores <= cores
     assert all(found.rate <= limit * 1.000001 for limit in found.limits.values() if limit is not None)
     assert found.rate * found.hours * 3600 == pytest.approx(job["pages"])
     assert min(found.workers, found.database_cores, found.ledgers) >= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -73,6 +74,48 @@ def test_when_postgresql_is_the_limit_batches_cores_and_ledgers_are_weighed() ->
         assert len(said(found, word)) == 1, word
     assert f"{found.plan.ledgers:,} PostgreSQL servers" in said(found, "Several ledgers")[0]
     assert not said(planned(pages=1e9, concurrency=1_000), "Batching")
+
+
+def test_connections_that_are_the_limit_are_not_called_the_processor() -> None:
+    found = planned(pages=1e9, hosts=1e6, concurrency=64)
+    assert found.plan.bottleneck == "connections"
+    assert found.plan.database_load < 0.6 * found.job.database_cores
+    assert found.reason.startswith("Connections are the limit: 50 workers open up to 300")
+    assert said(found, "Batching")
+    assert not said(found, "Put PgBouncer")
+
+
+def test_workers_beyond_what_the_database_can_keep_up_with_are_advised_against() -> None:
+    found = planned(workers=1_000)
+    assert found.plan.bottleneck == "database"
+    assert found.plan.database_cores <= found.job.database_cores
+    fewer = planned().plan
+    assert said(found, f"Fewer workers: {fewer.workers:,} with all their slots busy do {fewer.rate:,.0f} pages/s")
+    assert not said(planned(), "Fewer workers")
+    with pytest.raises(InvalidSetting, match="1,000 workers with nothing to do") as error:
+        planned(hosts=100, workers=1_000, database_cores=2)
+    assert "--workers 4," in error.value.remedy
+
+
+def test_the_documented_limits_are_those_of_the_model() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
+    rows = dict(re.findall(r"^\| (no lanes|hosts, no delay|hosts, a second between two pages) \| (.*) \|$", page, re.M))
+    hosts: dict[str, dict[str, float]] = {
+        "no lanes": {},
+        "hosts, no delay": {"hosts": 1e6, "delay": 0},
+        "hosts, a second between two pages": {"hosts": 1e6, "delay": 1},
+    }
+    assert rows.keys() == hosts.keys()
+    for name, job in hosts.items():
+        limits = [planned(pages=1e9, concurrency=concurrency, **job).plan for concurrency in (16, 64)]
+        thousand = planned(pages=3.6e6, hours=1, concurrency=64, **job).plan
+        assert not thousand.pooled
+        told = [
+            *(f"{found.rate:,.0f} pages/s, {'PgBouncer' if found.pooled else found.bottleneck}" for found in limits),
+            f"{1e3 * limits[0].database_load / limits[0].rate:.3g}",
+            f"{thousand.database_load:.3g}",
+        ]
+        assert rows[name] == " | ".join(told)
 
 
 def test_a_very_large_job_is_several_runs() -> None:

@@ -3,7 +3,10 @@
 import os
 from typing import NoReturn
 
-__all__ = ["LONG", "MissingPartError", "missing"]
+__all__ = ["LONG", "OPTIONAL", "MissingPartError", "missing", "missing_optional"]
+
+# How reasons begin of skips that are none of CI's business.
+OPTIONAL = "not installed, and not a part that `make parts` installs: "
 
 # `make chaos` asks for the long versions of tests.
 LONG = os.environ.get("SHOAL_CHAOS") == "long"
@@ -20,3 +23,10 @@ def missing(reason: str) -> NoReturn:
     if os.environ.get("CI"):
         pytest.fail(f"CI needs every part: {reason}", pytrace=False)
     pytest.skip(reason)
+
+
+def missing_optional(program: str) -> NoReturn:
+    """Skip the test for want of a program that `make parts` does not install; in CI too."""
+    import pytest
+
+    pytest.skip(f"{OPTIONAL}{program}")

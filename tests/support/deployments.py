@@ -6,7 +6,7 @@ import configparser
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,16 +48,59 @@ def manifests() -> list[str]:
     return sorted(file.name for file in (DEPLOY / "kubernetes").glob("*.yaml"))
 
 
+def github_documents() -> list[dict[str, Any]]:
+    """The documents of the recipe github for Kubernetes."""
+    return list(yaml.safe_load_all((DEPLOY / "github" / "kubernetes.yaml").read_text()))
+
+
+def pods(of: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The pods, as `spec` says, of all documents that start some."""
+    for document in of:
+        if "template" in document.get("spec", {}):
+            yield document["spec"]["template"]["spec"]
+
+
+def containers_of(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    """Those that prepare it included."""
+    return [*pod.get("initContainers", []), *pod["containers"]]
+
+
 def containers() -> Iterator[tuple[str, dict[str, Any]]]:
     """Every container of every manifest, with the name of its file."""
     for name in manifests():
-        for document in documents(name):
-            if document["kind"] in {"Deployment", "Job"}:
-                yield from ((name, container) for container in document["spec"]["template"]["spec"]["containers"])
+        for pod in pods(documents(name)):
+            yield from ((name, container) for container in containers_of(pod))
 
 
-def ecs(name: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((DEPLOY / "ecs" / name).read_text())
+def check_confined(pod: dict[str, Any]) -> None:
+    """Nobody is root or gets more rights, and nothing is written to the disk of a container."""
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    for container in containers_of(pod):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+def check_worker_is_watched(template: dict[str, Any]) -> None:
+    """The pod says where its metrics are, and is probed at that port, by the path that does not ask the ledger."""
+    (container,) = template["spec"]["containers"]
+    port = container["args"][container["args"].index("--metrics-port") + 1]
+    assert container["args"][container["args"].index("--metrics-host") + 1] == "0.0.0.0"
+    assert template["metadata"]["annotations"]["prometheus.io/port"] == port
+    assert container["ports"] == [{"name": "metrics", "containerPort": int(port)}]
+    for probe in ("startupProbe", "livenessProbe"):
+        assert container[probe]["httpGet"] == {"path": "/healthz", "port": "metrics"}
+    # Whether its work can go on is the worker's own affair: nothing is routed to it.
+    assert "readinessProbe" not in container
+
+
+def ecs(name: str, folder: str = "ecs") -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((DEPLOY / folder / name).read_text())
     return loaded
 
 

@@ -184,6 +184,18 @@ def pythons() -> dict[str, str]:
     return dict(sorted(found.items(), key=lambda entry: [int(part) for part in entry[0].split(".")]))
 
 
+def claimed_pythons() -> list[str]:
+    """The versions that the classifiers name, oldest first."""
+    named = [text.rpartition(" :: ")[2] for text in PROJECT["classifiers"] if ":: Python :: 3." in text]
+    return sorted(named, key=lambda text: int(text.removeprefix("3.")))
+
+
+def check_claims(tried: Iterable[str]) -> None:
+    """Raises WheelError unless every version that is claimed was tried."""
+    if untried := sorted(set(claimed_pythons()) - set(tried)):
+        raise WheelError(f"not tried with Python {', '.join(untried)}, which pyproject.toml claims: install it")
+
+
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
     """A folder outside the repository."""
@@ -235,6 +247,7 @@ def main() -> None:
                 _say(f"{version}: {line}")
         for line in install_each_alone(wheel, python):
             _say(f"{version}: {line}")
+    check_claims(found)
     _say(f"done in {time.monotonic() - began:.0f} s")
 
 

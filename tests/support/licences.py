@@ -45,10 +45,10 @@ FILE_COPYLEFT = {"MPL-1.1", "MPL-2.0", "LGPL-2.1", "LGPL-2.1-or-later", "LGPL-3.
 _HEAD = """\
 # Licences
 
-Shoal is licensed under the Apache License 2.0 ([LICENSE](../LICENSE)). This page lists what `pip install 'shoal[all]'`
-installs, transitively, and what the scripts of the dashboard contain. `make licences` writes it from the metadata of
-the packages; a test compares it with what is installed, and fails for a licence that is neither permissive nor of the
-kind below.
+Shoal is licensed under the Apache License 2.0 ([LICENSE](../LICENSE)). This page lists what `pip install shoal` and
+each of its extras install, transitively (also `testing`, which `all` leaves out), and what the scripts of the dashboard
+contain. `make licences` writes it from the metadata of the packages; a test compares it with what is installed, and
+fails for a licence that is neither permissive nor of the kind below.
 
 ## Not purely permissive
 
@@ -168,7 +168,9 @@ def page() -> str:
     for package in packages:
         reason = ", ".join(f"`{extra}`" for extra in package.extras) or "`shoal`"
         text += f"| {package.name} | {package.licence} | {reason} |\n"
-    text += "\n## Libraries in the scripts of the dashboard\n\n| library | licence |\n|---|---|\n"
+    text += "\n## Libraries in the scripts of the dashboard\n\n"
+    text += "The wheel has their texts: `shoal/control/static/third-party-notices.txt`, written by the build.\n\n"
+    text += "| library | licence |\n|---|---|\n"
     return text + "".join(f"| {library.name} | {library.licence} |\n" for library in libraries)
 
 

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from tests.support import MissingPartError, binaries, missing
+from tests import conftest
+from tests.support import OPTIONAL, MissingPartError, binaries, missing
 from tests.support.account import Account
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresDatabases, PostgresServer, unique_name
@@ -49,6 +50,17 @@ def test_every_system_part_is_installed() -> None:
             assert os.access(binaries.proxy_program(program), os.X_OK)
     except MissingPartError as error:
         missing(str(error))
+
+
+@pytest.mark.parametrize(("reason", "outcome"), [("no such server", "failed"), (f"{OPTIONAL}kubectl", "skipped")])
+def test_in_ci_nothing_is_skipped_but_for_what_no_part_installs(
+    reason: str, outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", "true")
+    place = ("test_it.py", 1, f"Skipped: {reason}")
+    report = pytest.TestReport("test_it", ("test_it.py", 1, "test_it"), {}, "skipped", place, "call")
+    conftest.pytest_runtest_logreport(report)
+    assert report.outcome == outcome
 
 
 async def test_each_test_gets_an_empty_database_of_its_own(postgres_url: str) -> None:

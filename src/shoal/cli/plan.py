@@ -86,7 +86,11 @@ def _show(session: Session, planned: PlannedJob) -> None:
                 f"{found.database_cores:,}",
                 f"{_number(found.database_load)} busy; {_number(found.calls_per_page)} claims and commits a page",
             ),
-            ("connections", f"{found.connections:,}", "through PgBouncer" if found.pooled else "direct, at most"),
+            (
+                "connections",
+                f"{found.connections:,}",
+                "the pool of PgBouncer, at least" if found.pooled else "direct, at most",
+            ),
             ("log of the database", f"{_bytes(found.log_bytes_per_second)}/s", "written by PostgreSQL (WAL)"),
             ("disk of the ledger", _bytes(found.ledger_bytes), f"of it {_bytes(found.record_bytes)} records"),
             *([("disk of the store", _bytes(found.store_bytes), "pages, compressed")] if job.store else []),
@@ -100,9 +104,10 @@ def _show(session: Session, planned: PlannedJob) -> None:
         _paragraph(session, text, bullet="- ")
     _paragraph(
         session,
-        f"Costs were measured on {planned.measured_on}; in the fleets that check the model it was off by up to a "
-        f"factor of {found.error:.2g}, with pages without latency by more. Your handlers, TLS and retries are "
-        "not in it: measure a small run first.",
+        f"Costs were measured on {planned.measured_on}. In the fleets that check the model, processor time of database "
+        f"and workers and bytes of the log were off by up to a factor of {found.error:.2g}, with pages without latency "
+        "by more; claims and commits a page, connections and disk are rougher. Your handlers, TLS and retries are not "
+        "in it: measure a small run first.",
     )
 
 

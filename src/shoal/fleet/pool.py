@@ -1,8 +1,8 @@
 """A pool: starts workers one after another, restarts those that crash, and stops all of them.
 
-A worker that finishes, is stopped, or whose handler fails every time is not restarted. When one crashes, its leases are
-released at once and a new process starts after a pause that doubles each time; after `max_restarts` the pool gives the
-slot up.
+A worker that finishes, is stopped, or whose handler fails every time is not restarted, and none is when the ledger was
+upgraded. When one crashes, its leases are released at once and a new process starts after a pause that doubles each
+time; after `max_restarts` the pool gives the slot up.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 
 import msgspec
 
-from shoal.errors import EXIT_HUNG, EXIT_INTERRUPTED, LedgerError, UsageError
+from shoal.errors import EXIT_HUNG, EXIT_INTERRUPTED, LedgerError, LedgerTooNew, UsageError
 from shoal.fleet.plan import PartitionAssignment
 from shoal.fleet.pool_workers import PoolSlot, PoolWorkers, SlotState, WorkerLauncher
 from shoal.fleet.process import EX_OSERR
@@ -123,6 +123,11 @@ class Pool:
         for slot in self._slots.values():
             self._stop_worker(slot)
         self._changed.set()
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether its workers have exited because the ledger was upgraded."""
+        return any(slot.state is SlotState.OUTDATED for slot in self._slots.values())
 
     @property
     def assignment(self) -> PartitionAssignment:
@@ -252,6 +257,13 @@ class Pool:
                 log = self._launcher.log_file(slot.number)
                 self._report(f"Worker {slot.number} exits: the scraper's code fails every time; its log is {log}.")
                 return
+            elif code == LedgerTooNew.exit_code and await self._is_outdated():
+                slot.state = SlotState.OUTDATED
+                self._report(f"Worker {slot.number} exits: the ledger was upgraded.")
+                self._is_finishing = True  # those that still run are told by the ledger
+                self._to_start.clear()
+                self._to_reload.clear()
+                return
             elif slot.restarts >= self._options.max_restarts:
                 slot.state = SlotState.GAVE_UP
                 self._report(
@@ -300,6 +312,12 @@ class Pool:
                     slot.changed.clear()
         except TimeoutError:
             return
+
+    async def _is_outdated(self) -> bool:
+        try:
+            return await self._pool_workers.are_outdated()
+        except LedgerError:  # then it is not known to be newer, and a new process may find it
+            return False
 
     def _report_kill(self, slot: PoolSlot) -> None:
         self._report(f"Worker {slot.number} does not exit and is killed.")

@@ -43,6 +43,10 @@ class PoolWorkers:
                 freed += (await self._ledger.workers.mark_dead(worker.id)).rescued
         return freed
 
+    async def are_outdated(self) -> bool:
+        """Whether the ledger was upgraded beyond what this Shoal knows, so that no process of it may work on it."""
+        return (await self._ledger.schema.version() or 0) > self._ledger.schema.known_version
+
     async def count_leases(self, pids: Collection[int]) -> int:
         """How many items these processes have leased."""
         workers = await self._ledger.workers.list()
@@ -127,6 +131,7 @@ class SlotState(StrEnum):
     STOPPED = "stopped"
     GAVE_UP = "gave up"
     HANDLER_FAILING = "its handler fails every time"
+    OUTDATED = "the ledger was upgraded"
 
 
 class PoolSlot:

@@ -14,6 +14,11 @@ import msgspec
 
 from shoal.errors import InvalidScraper, LedgerNotMigrated, LedgerTooNew
 
+# Schemas of builds before the first release have its number and other tables; no migration leads from them.
+EARLIER_BUILD = (
+    "If a build before 0.2.0 made this ledger, it cannot be upgraded: make a new one, in another file or database, and "
+    "enqueue again."
+)
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 # What tells a view that Shoal made from one of somebody else. Behind it comes a fingerprint.
 _VIEW_MARK = "view of a scraper, made by shoal: "

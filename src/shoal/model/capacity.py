@@ -10,7 +10,7 @@ import msgspec
 from shoal.errors import InvalidSetting
 from shoal.model.page_costs import LaneCosts, PageCosts
 
-Bottleneck = Literal["hosts", "database", "network", "workers", "hours"]
+Bottleneck = Literal["hosts", "database", "connections", "network", "workers", "hours"]
 # A database that is busier than this answers late: checkpoints, vacuum and peaks need the rest.
 BUSY_SHARE = 0.7
 # Whole workers are a little slower than their limit, which must not cost another core.
@@ -21,7 +21,7 @@ WORKER_SHARE = 0.9
 LEAST_SECONDS = 0.001
 # Sessions above this number cost a PostgreSQL more than PgBouncer does.
 MANY_CONNECTIONS = 300
-# Sessions that PgBouncer keeps open for each core of the database.
+# Sessions for each core of the database that PgBouncer should have at least; more of them wait for a core.
 POOLED_PER_CORE = 4
 # Pages a second of one worker with which half of its pages share their claim and their commit with another.
 SHARING_RATE = 25.0
@@ -95,11 +95,11 @@ class CapacityPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a job needs. Rates are pages per second, bytes are of the whole job.
 
     `limits`: how fast each resource lets it be, None for one that does not limit. `bottleneck`: which of them decides.
-    `wanted_rate`: what `hours` asks for. `connections`: to PostgreSQL, `pooled` through PgBouncer. `database_load`:
-    cores that are busy; `database_cores`: what the server should have for that. `calls_per_page`: claims and commits.
-    `robots_requests`: requests of robots.txt on top, at most. `enqueue_hours`: of one process that stores the items.
-    `ledgers`: how many PostgreSQL servers of this size would be as fast as everything else allows. `error`: the factor
-    by which figures may be off.
+    `wanted_rate`: what `hours` asks for. `connections`: to PostgreSQL, at most; if `pooled`, what the pool of PgBouncer
+    should have at least. `database_load`: cores that are busy; `database_cores`: what the server should have for that.
+    `calls_per_page`: claims and commits. `robots_requests`: requests of robots.txt on top, at most. `enqueue_hours`: of
+    one process that stores the items. `ledgers`: how many PostgreSQL servers of this size would be as fast as all
+    else allows. `error`: the factor by which processor time and bytes of the log may be off.
     """
 
     rate: float
@@ -179,10 +179,11 @@ def full_worker_rate(job: CapacityJob, costs: PageCosts) -> float:
 
 
 def make_capacity_plan(job: CapacityJob, costs: PageCosts) -> CapacityPlan:
-    """The plan of a job that was checked."""
+    """The plan of a job that was checked. Raises InvalidSetting for more workers than the database can keep up with."""
     full_rate = full_worker_rate(job, costs)
     wanted = None if job.hours is None else job.pages / (job.hours * 3_600)
-    limits: dict[Bottleneck, float] = {"database": _database_limit(job, costs, full_rate)}
+    limits = _database_limits(job, costs, full_rate)
+    one_ledger = min(limits.values())
     if job.hosts is not None:
         limits["hosts"] = job.hosts * _host_rate(job, costs)
     if job.bandwidth is not None:
@@ -195,7 +196,7 @@ def make_capacity_plan(job: CapacityJob, costs: PageCosts) -> CapacityPlan:
     rate = limits[bottleneck]
     workers = math.ceil(rate / full_rate - 1e-9) if job.workers is None else int(job.workers)
     worker_rate = rate / workers
-    pooled = workers * costs.connections > MANY_CONNECTIONS
+    pooled = _needs_pooler(workers, costs)
     load = rate * database_seconds(job, costs, worker_rate, pooled=pooled)
     cores = max(1, math.ceil(load / BUSY_SHARE - ROUNDING))
     asked = min(limits.get("hosts", math.inf), limits.get("network", math.inf), wanted or math.inf)
@@ -204,7 +205,7 @@ def make_capacity_plan(job: CapacityJob, costs: PageCosts) -> CapacityPlan:
         wanted_rate=wanted,
         hours=job.pages / rate / 3_600,
         bottleneck=bottleneck,
-        limits={name: limits.get(name) for name in ("hosts", "network", "database", "workers")},
+        limits={name: limits.get(name) for name in ("hosts", "network", "database", "connections", "workers")},
         workers=workers,
         worker_rate=worker_rate,
         worker_cores=rate * worker_seconds(job, costs, worker_rate),
@@ -220,8 +221,8 @@ def make_capacity_plan(job: CapacityJob, costs: PageCosts) -> CapacityPlan:
         store_bytes=job.pages * (job.size * STORED_SHARE + STORED_FILE_BYTES) if job.store else 0.0,
         network_bits_per_second=8 * rate * (job.size + HEADERS_BYTES),
         robots_requests=_robots_requests(job, workers, rate),
-        enqueue_hours=job.pages * costs.enqueue / 3_600,
-        ledgers=max(1, math.ceil(asked / limits["database"] - 1e-9)) if math.isfinite(asked) else 1,
+        enqueue_hours=job.pages * lane_costs(job, costs).enqueue / 3_600,
+        ledgers=max(1, math.ceil(asked / one_ledger - 1e-9)) if math.isfinite(asked) else 1,
         error=costs.error,
     )
 
@@ -241,12 +242,44 @@ def _robots_requests(job: CapacityJob, workers: int, rate: float) -> float:
     return min(job.pages, max(job.hosts * workers * days, forgotten))
 
 
-def _database_limit(job: CapacityJob, costs: PageCosts, worker_rate: float) -> float:
-    """Pages per second that one PostgreSQL can take from workers of this rate."""
+def _needs_pooler(workers: float, costs: PageCosts) -> bool:
+    return workers * costs.connections > MANY_CONNECTIONS
+
+
+def _database_limits(job: CapacityJob, costs: PageCosts, full_rate: float) -> dict[Bottleneck, float]:
+    """Pages per second that the processor and the connections of one PostgreSQL allow."""
     busy = job.database_cores * BUSY_SHARE
-    direct = busy / database_seconds(job, costs, worker_rate)
-    if direct / worker_rate * costs.connections <= MANY_CONNECTIONS:
-        return direct
+    if job.workers is not None:
+        pooled = _needs_pooler(job.workers, costs)
+        if job.workers * full_rate * database_seconds(job, costs, full_rate, pooled=pooled) > busy:
+            return {"database": _limit_of_workers(job, costs, job.workers, full_rate)}
+    direct = busy / database_seconds(job, costs, full_rate)
+    if not _needs_pooler(direct / full_rate, costs):
+        return {"database": direct}
     # With the connections that are few enough, or through PgBouncer: whichever is faster.
-    few = math.floor(MANY_CONNECTIONS / costs.connections) * worker_rate
-    return max(few, busy / database_seconds(job, costs, worker_rate, pooled=True))
+    few = math.floor(MANY_CONNECTIONS / costs.connections) * full_rate
+    through_pooler = busy / database_seconds(job, costs, full_rate, pooled=True)
+    return {"database": direct, "connections": few} if few > through_pooler else {"database": through_pooler}
+
+
+def _limit_of_workers(job: CapacityJob, costs: PageCosts, workers: float, full_rate: float) -> float:
+    """Pages per second of so many workers that keep the database as busy as it may be. Each has fewer than it could do,
+    and a page of a worker with few pages costs more.
+    """
+    pooled = _needs_pooler(workers, costs)
+    busy = job.database_cores * BUSY_SHARE
+    idle = workers * costs.idle_database * (costs.pooler if pooled else 1)
+    if idle >= busy:
+        enough = make_capacity_plan(msgspec.structs.replace(job, workers=None), costs).workers
+        raise InvalidSetting(
+            f"{workers:,.0f} workers with nothing to do would keep {idle:.3g} cores of PostgreSQL busy, and "
+            f"{BUSY_SHARE:.0%} of its {job.database_cores:g} are {busy:.3g}.",
+            remedy=f"Give --workers {enough:,}, which do all that hosts and PostgreSQL allow, or at least "
+            f"--database-cores {math.floor(idle / BUSY_SHARE) + 1}.",
+        )
+    low, high = 0.0, full_rate
+    for _ in range(80):  # the load grows with the rate
+        middle = (low + high) / 2
+        fits = workers * middle * database_seconds(job, costs, middle, pooled=pooled) <= busy
+        low, high = (middle, high) if fits else (low, middle)
+    return workers * low

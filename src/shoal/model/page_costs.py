@@ -23,7 +23,8 @@ class LaneCosts(msgspec.Struct, frozen=True, kw_only=True):
     """Costs of pages that share a kind of lane.
 
     `wait`: seconds that a page waits in its slot besides the site's latency. `calls`: claims and commits. `database`,
-    `worker`: processor seconds. `log`: bytes of PostgreSQL's write-ahead log.
+    `worker`: processor seconds. `log`: bytes of PostgreSQL's write-ahead log. `enqueue`: processor seconds to store an
+    item, of database and command.
     """
 
     wait: float
@@ -31,6 +32,7 @@ class LaneCosts(msgspec.Struct, frozen=True, kw_only=True):
     database: LinearCost
     worker: LinearCost
     log: LinearCost
+    enqueue: float
 
 
 class PageCosts(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,9 +42,8 @@ class PageCosts(msgspec.Struct, frozen=True, kw_only=True):
     delay. `idle_*`: of a worker with nothing to do, a second: heartbeats, maintenance, looking for work.
     `worker_per_kb`: more processor seconds for each KB of a page. `worker_mb`: memory. `pooler`: how many times the
     processor time of the database is with PgBouncer in between, its own included. `connections`: of one worker, at
-    most. `ledger_bytes`: disk for each item that is done, without its record. `enqueue`: processor seconds to store an
-    item, of database and command. `error`: the largest factor by which the model was off in fleets that were not used
-    to measure these.
+    most. `ledger_bytes`: disk for each item that is done, without its record. `error`: the largest factor by which
+    processor time and log of the model were off in fleets that were not used to measure these.
     """
 
     measured_on: str
@@ -57,7 +58,6 @@ class PageCosts(msgspec.Struct, frozen=True, kw_only=True):
     pooler: float
     connections: float
     ledger_bytes: float
-    enqueue: float
     error: float
 
 
@@ -70,6 +70,7 @@ MEASURED = PageCosts(
         database=LinearCost(2.29e-05, 0.000457),
         worker=LinearCost(0.00019, 0.000731),
         log=LinearCost(789.0, 949.0),
+        enqueue=1.17e-05,
     ),
     lanes=LaneCosts(
         wait=0.0,
@@ -77,6 +78,7 @@ MEASURED = PageCosts(
         database=LinearCost(5.36e-05, 0.00075),
         worker=LinearCost(0.0003, 0.00118),
         log=LinearCost(954.0, 1130.0),
+        enqueue=2.5e-05,
     ),
     paced=LaneCosts(
         wait=9.7e-05,
@@ -84,6 +86,7 @@ MEASURED = PageCosts(
         database=LinearCost(0.000475, 0.00131),
         worker=LinearCost(0.000546, 0.00168),
         log=LinearCost(2630.0, 1170.0),
+        enqueue=2.5e-05,
     ),
     idle_database=0.00237,
     idle_worker=0.00287,
@@ -93,6 +96,5 @@ MEASURED = PageCosts(
     pooler=1.42,
     connections=6.0,
     ledger_bytes=751.0,
-    enqueue=1.17e-05,
     error=1.31,
 )

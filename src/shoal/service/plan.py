@@ -79,6 +79,12 @@ def _reason(job: CapacityJob, plan: CapacityPlan) -> str:
             if plan.worker_rate * job.latency < 0.8 * job.concurrency:
                 return f"{late}The workers are the limit: each has one core, which is busy."
             return f"{late}The workers are the limit: all their slots wait for the site."
+        case "connections":
+            return (
+                f"{late}Connections are the limit: {plan.workers:,} workers open up to {plan.connections:,}, and "
+                f"PostgreSQL should have no more than {MANY_CONNECTIONS}. With PgBouncer in between its processor "
+                "would do fewer pages."
+            )
         case _:
             share = f"{BUSY_SHARE:.0%} of {job.database_cores:g} cores"
             return f"{late}PostgreSQL is the limit: {share} do no more."
@@ -92,7 +98,8 @@ def _host_text(job: CapacityJob) -> str:
 
 def _advice(job: CapacityJob, plan: CapacityPlan, costs: PageCosts) -> list[str]:
     texts = []
-    if plan.bottleneck == "database":
+    if plan.bottleneck in ("database", "connections"):
+        texts += [_fewer_workers(job, plan, costs)]
         texts += [_larger_batches(job, plan, costs), _more_cores(job, plan, costs), _several_ledgers(job, plan)]
     if plan.bottleneck == "hosts":
         texts.append(
@@ -126,6 +133,19 @@ def _advice(job: CapacityJob, plan: CapacityPlan, costs: PageCosts) -> list[str]
             "is assumed, not measured."
         )
     return texts
+
+
+def _fewer_workers(job: CapacityJob, plan: CapacityPlan, costs: PageCosts) -> str:
+    """Workers beyond what the database can keep up with only take from it."""
+    if job.workers is None:
+        return ""
+    other = make_capacity_plan(msgspec.structs.replace(job, workers=None), costs)
+    if other.workers >= job.workers or other.rate < plan.rate:
+        return ""
+    return (
+        f"Fewer workers: {other.workers:,} with all their slots busy do {other.rate:,.0f} pages/s. Each worker costs "
+        "PostgreSQL heartbeats and maintenance, and pages of a worker with few of them share no calls."
+    )
 
 
 def _larger_batches(job: CapacityJob, plan: CapacityPlan, costs: PageCosts) -> str:

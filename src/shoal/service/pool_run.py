@@ -15,7 +15,7 @@ from shoal.autoscale.machine import Machine
 from shoal.autoscale.rules import LoadLimits
 from shoal.autoscale.scaler import Autoscaler
 from shoal.config.settings import ENV_PREFIX
-from shoal.errors import LedgerError, NotFound, ShoalError
+from shoal.errors import LedgerError, LedgerTooNew, NotFound, ShoalError
 from shoal.fleet.autoscale import (
     AUTO,
     DELAYS,
@@ -76,7 +76,10 @@ class PoolReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run_pool(prepared: PreparedPool, host: Host) -> PoolReport:
-    """Run the workers until the run has ended, nothing is left for them, or they are stopped."""
+    """Run the workers until the run has ended, nothing is left for them, or they are stopped.
+
+    Raises LedgerTooNew, when they have finished their items, if the ledger was upgraded meanwhile.
+    """
     ledger, run, settings, scraper = prepared.ledger, prepared.run, prepared.settings, prepared.scraper
     began = time.monotonic()
     pool_workers = PoolWorkers(ledger, run.id, since=(await ledger.health.check()).clock)
@@ -87,6 +90,12 @@ async def run_pool(prepared: PreparedPool, host: Host) -> PoolReport:
         pool = _build_pool(prepared, pool_workers, log, host)
         async with alerts(settings, logs.log) as alert_thread, _registered(prepared, pool, log):
             await _supervise(prepared, pool, _build_autoscaler(prepared, pool, pool_workers, log), host)
+            if pool.is_outdated:
+                known = ledger.schema.known_version
+                raise LedgerTooNew(
+                    f"The ledger was upgraded beyond schema version {known}, the newest that this Shoal knows; the "
+                    "workers have finished their items and stopped."
+                )
             if not pool.stopping:
                 await ledger.upkeep.run_once()
                 await alert_thread.close((run.id,))

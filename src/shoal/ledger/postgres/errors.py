@@ -18,6 +18,7 @@ from shoal.errors import (
     WorkerLost,
     WrongState,
 )
+from shoal.ledger.schema import EARLIER_BUILD
 
 # The connection broke, the server starts or stops, or two transactions collided: the call may be repeated.
 TRANSIENT_ERRORS = (
@@ -83,7 +84,10 @@ def to_shoal_error(error: asyncpg.PostgresError) -> ShoalError:  # noqa: PLR0911
                 remedy="Grant the user all rights on the schema shoal, or use its owner.",
             )
     if isinstance(error, _NOT_MIGRATED_ERRORS):
-        return LedgerNotMigrated(f"The database has no Shoal schema of this version: {first_line(error)}.")
+        return LedgerNotMigrated(
+            f"The database has no Shoal schema of this version: {first_line(error)}.",
+            remedy=f"{LedgerNotMigrated.remedy} {EARLIER_BUILD}",
+        )
     return LedgerError(f"The database refused: {first_line(error)} ({error.sqlstate}).")
 
 

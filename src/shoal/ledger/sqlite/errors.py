@@ -16,6 +16,7 @@ from shoal.errors import (
     LedgerUnreachable,
     ShoalError,
 )
+from shoal.ledger.schema import EARLIER_BUILD
 
 APPLICATION_ID = 0x53484F4C  # "SHOL", as `file` shows it
 _FULL_BELOW_BYTES = 1 << 20
@@ -62,10 +63,13 @@ def to_shoal_error(error: sqlite3.Error, path: Path) -> ShoalError:  # noqa: PLR
     text = str(error)
     if text.startswith(("Could not decode", "malformed JSON")):
         return corrupt_error(path, text)
-    if text.startswith(("no such table", "no such column", "no such view")):
+    if text.startswith(("no such table", "no such column", "no such view")) or " has no column named " in text:
         if _header_says_shoal(path):
-            return corrupt_error(path, text)
-        return LedgerNotMigrated(f"{path} has no Shoal schema of this version: {error}.")
+            return _incomplete_error(path, text)
+        return LedgerNotMigrated(
+            f"{path} has no Shoal schema of this version: {error}.",
+            remedy=f"{LedgerNotMigrated.remedy} {EARLIER_BUILD}",
+        )
     return LedgerError(f"{path} refused: {error} ({getattr(error, 'sqlite_errorname', type(error).__name__)}).")
 
 
@@ -81,6 +85,15 @@ def corrupt_error(path: Path, finding: str) -> LedgerCorrupt:
             "Stop the workers, copy the damaged file, and restore the last backup "
             f"(`shoal db backup`); without one, `sqlite3 {path} .recover` saves what can still be read."
         ),
+    )
+
+
+def _incomplete_error(path: Path, finding: str) -> LedgerCorrupt:
+    """The file says that it has this schema, and a part of it is not there."""
+    damaged = corrupt_error(path, finding)
+    return LedgerCorrupt(
+        f"The ledger {path} is damaged, or a build before 0.2.0 made it: {finding}.",
+        remedy=f"{EARLIER_BUILD} Otherwise: {damaged.remedy}",
     )
 
 
