@@ -17,7 +17,7 @@ from shoal.errors import LedgerFull
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState, Lease, NewItem
 from shoal.model.outcome import DONE, FinishedAttempt
-from shoal.model.run import Run, RunState
+from shoal.model.run import Run, RunSpec, RunState, StageSpec
 from shoal.model.views import CommitReport, ItemFilter, WaitReason
 from shoal.model.worker import Scope
 from shoal.observe.logs import open_logs
@@ -415,6 +415,10 @@ async def test_what_died_in_the_run_before(bench: Bench, monkeypatch: pytest.Mon
     third = await bench.ledger.runs.create(scraper.run_spec())
     await work(third, "again", "1")
     assert got == [], "the run before this one has no dead items"
+    got[:] = ["of the third"]
+    await bench.ledger.runs.create(RunSpec(scraper="bench", stages=(StageSpec("other"),)))
+    await work(await bench.ledger.runs.create(scraper.run_spec()), "again", "1")
+    assert got == [], "the run before this one has no such stage"
     for most, pages, expected in ((3, 100, 3), (100, 1, 2)):
         monkeypatch.setattr(registration_module, "MAX_FAILED", most)
         monkeypatch.setattr(registration_module, "MAX_FAILED_PAGES", pages)

@@ -236,7 +236,7 @@ class Registration:
         """
         run = await self._ledger.runs.get(run_id)
         before = (await self._ledger.runs.list(scraper=run.scraper, cursor=str(run.no), limit=1)).rows
-        if not before:
+        if not before or stage not in before[0].stages:
             return []
         found: list[ItemView] = []
         cursor, dead = None, ItemFilter(stage=stage, states=(ItemState.DEAD,))
