@@ -28,7 +28,7 @@ class NewspapersDemo(RecipeDemo):
     about = "24 newspapers: 13 singles, one in seven countries, one in four; then the news of the next day."
 
     def __init__(self, countries: Sequence[str] = ()) -> None:
-        """`countries`: the newspapers of these are run; without any, all of them."""
+        """`countries`: the newspapers of these are run, of which two must share one; without any, all of them."""
         self._papers = [paper for paper in PAPERS if not countries or paper.country in countries]
         self._run = ("shoal", "run", "pacific", *(word for country in countries for word in ("--country", country)))
 
