@@ -581,6 +581,29 @@ async def test_a_worker_that_visits_very_many_hosts_keeps_the_pace_of_each(monke
     assert len(paced.pace._hosts) < 100, "none was forgotten"
 
 
+async def test_waiting_for_a_slot_and_a_start_uses_up_no_timeout(crew: Crew) -> None:
+    crew.calls()
+    await crew.fill([f"http://{TARGET}/"])
+    await crew.ledger.lanes.set(TARGET, limit=1, delay=(1, 1))
+    await crew.ledger.workers.register(WorkerSpec(id="one", node="n", pid=1))
+    (claimed,) = await crew.ledger.claims.claim("one", Scope(scraper="crew"), 1)
+    identity = WorkerIdentity(WorkerEvents())
+    identity.register_as("one")
+    slots, starts = HostSlots(crew.ledger.lanes, identity), RateLimiter(crew.ledger.lanes, identity)
+    pool = slots.pool_for(TARGET)
+    try:
+        taken = await pool.acquire(claimed, None)
+        asyncio.get_running_loop().call_later(0.6, pool.release, taken)
+        async with asyncio.timeout(0.3) as deadline:
+            pool.release(await pool.acquire(claimed, deadline))
+        for _ in range(2):
+            async with asyncio.timeout(0.3) as deadline:
+                start = starts.reservation(TARGET, None, deadline)
+                await start.reserve(None, None)
+    finally:
+        await slots.close()
+
+
 async def test_waiting_for_the_lease_to_be_confirmed_uses_up_no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """An outage of the ledger charges no item."""
     suspension = Suspension(monkeypatch)
