@@ -168,22 +168,30 @@ async def test_when_the_fetching_caller_is_cancelled_the_next_one_fetches(site: 
         await first
 
 
-async def test_the_gate_is_called_and_its_refusal_is_not_cached(site: Site, fetcher: HttpFetcher) -> None:
+@pytest.mark.parametrize("when", ["before_request", "before_send"])
+async def test_the_gate_is_called_and_its_refusal_is_not_cached(site: Site, fetcher: HttpFetcher, when: str) -> None:
+    """It may refuse at once, or when the request has waited for its turn: the host has answered 429 meanwhile."""
+
     class Closed:
         asked = 0
+        done = 0
 
         async def before_request(self, url: str, hop: int) -> None:
-            self.asked += 1
-            raise Throttled("the lane waits")
+            self.refuse("before_request")
+
+        async def before_send(self, hop: int) -> None:
+            self.refuse("before_send")
+
+        def refuse(self, now: str) -> None:
+            if now == when:
+                self.asked += 1
+                raise Throttled("the lane waits", retry_after=60)
 
         def after_send(self, hop: int) -> None:
             raise AssertionError("nothing was to be sent")
 
         def request_done(self, hop: int) -> None:
-            raise AssertionError("nothing was to be sent")
-
-        async def before_send(self, hop: int) -> None:
-            raise AssertionError("nothing was to be sent")
+            self.done += 1
 
         async def on_redirect(self, url: str, method: str) -> None:
             pass
@@ -196,5 +204,5 @@ async def test_the_gate_is_called_and_its_refusal_is_not_cached(site: Site, fetc
     for _ in range(2):
         with pytest.raises(Throttled, match="the lane waits"):
             await robots.rules(site.url("/x"), gate=gate)
-    assert (gate.asked, site.log) == (2, [])
+    assert (gate.asked, gate.done, site.log) == (2, 2 if when == "before_send" else 0, [])
     assert (await robots.rules(site.url("/x"))).allowed(site.url("/x"))

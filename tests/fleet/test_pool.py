@@ -15,8 +15,11 @@ from pathlib import Path
 import asyncpg
 
 from shoal.demo.shop import Shop
+from shoal.model.worker import WorkerView
 from tests.support.pools import ARGUMENTS, GATED, all_done_once, busy, gated_pool, is_alive, open_gate, until, workers
 from tests.support.project import Project
+from tests.support.proxies import MicroSocks
+from tests.support.server import free_port
 
 KEEPING = ("pool", "gated.py", "--workers", "2", "--stagger", "0", "--yes", "--only", "--partition")
 
@@ -234,6 +237,54 @@ def test_a_pool_grows_and_shrinks(fleet: Project) -> None:
     open_gate(fleet)
     assert pool.wait() == 0
     assert all_done_once(fleet)
+
+
+SHARING = f"""
+    import os
+    import sys
+    from pathlib import Path
+
+    Path(f"place-{{os.getpid()}}").write_text(" ".join(word for word in sys.argv if word.startswith("--place=")))
+{GATED.replace("@gated.stage", '@gated.stage(egress="homes", lane=None)')}
+"""
+
+
+def test_a_pool_that_grows_replaces_workers_whose_part_of_the_proxies_becomes_smaller(project: Project) -> None:
+    """S3.17: parts never overlap: all are divided by one number, and no further worker starts with a proxy in use."""
+    with MicroSocks() as proxy:
+        dead = "".join(f"socks5://127.0.0.{n}:{free_port()}\n" for n in range(2, 9))
+        (project.folder / "proxies.txt").write_text(f"{proxy.url}\n{dead}")
+        (project.folder / "shoal.toml").write_text(
+            '[egress.homes]\nkind = "proxies"\nfile = "proxies.txt"\nshare = "fixed"\n'
+        )
+        pool = gated_pool(project, "--workers", "2", "--set", "drain=0.2", code=SHARING)
+        before = busy(project, 2)
+        assert places(project, before) == ["0/2", "1/2"]
+        project.shoal("pool", "scale", "gated.py", "4")
+        grown = until(
+            lambda: workers(project),
+            lambda found: len(found) == 4 and not {w.pid for w in found} & {w.pid for w in before},
+            "workers were not replaced",
+        )
+        assert places(project, grown) == ["0/4", "1/4", "2/4", "3/4"]
+        log = (project.folder / "logs" / "gated_pool.log").read_text()
+        started = [int(number) for number in re.findall(r"worker started.*?\bworker\W+(\d+)", log)]
+        assert started == [0, 1, 0, 1, 2, 3]
+        project.shoal("pool", "scale", "gated.py", "1")
+        (first,) = busy(project, 1)
+        project.shoal("pool", "scale", "gated.py", "2")
+        kept = busy(project, 2)
+        assert places(project, kept) == ["0/4", "1/4"]
+        assert first.pid in {worker.pid for worker in kept}
+        open_gate(project)
+        assert pool.wait() == 0
+    assert "restart 1 of" not in pool.stderr
+    assert all_done_once(project)
+
+
+def places(project: Project, found: list[WorkerView]) -> list[str]:
+    """What the workers were told about their number."""
+    return sorted((project.folder / f"place-{worker.pid}").read_text().removeprefix("--place=") for worker in found)
 
 
 def test_workers_are_replaced_on_sighup(project: Project) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -106,6 +107,22 @@ async def test_a_reload_reads_changed_settings() -> None:
     assert len(await assigner.assign()) == 1, "what somebody asked for stays"
     configured = 3
     assert len(await assigner.assign()) == 3
+
+
+async def test_parts_that_are_fixed_by_a_number_stay_where_they_are(tmp_path: Path) -> None:  # S3.17
+    """They are divided by the most workers that the pool may have, and by more when somebody asks for more."""
+
+    async def look() -> Workload:
+        return Workload(waiting={"a": 1, "b": 1})
+
+    (tmp_path / "who.txt").write_text("[0] a\n[1] b\n")
+    for assignment in (None, tmp_path / "who.txt"):
+        elastic = PartitionAssigner(look, assignment=assignment, workers=2, configured=lambda: 2, most=10)
+        sizes = [elastic.places]
+        for workers in (None, 7, 12, 3):
+            await elastic.assign(workers)
+            sizes.append(elastic.places)
+        assert sizes == [10, 10, 10, 12, 12]
 
 
 OWN_CHECKS = """

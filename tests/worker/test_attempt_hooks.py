@@ -172,6 +172,40 @@ async def test_requests_of_handlers_pass_the_hooks_too_and_those_of_hooks_do_not
     assert [visit.path for visit in visits()] == ["/page/9", "/page/1", "/page/9", "/page/2"]
 
 
+async def test_pages_that_hooks_open_pass_no_hooks(scraper: Scraper, site: Site, visits: Any) -> None:
+    seen: list[str] = []
+
+    @scraper.before_request
+    async def look_before(request: Request, http: Http) -> None:
+        assert (await http.open(f"{site.url}/page/8")).status == 200
+        seen.append(request.url)
+
+    @scraper.after_response
+    async def look_after(page: Page, http: Http) -> None:
+        assert (await http.open(f"{site.url}/page/9")).status == 200
+        seen.append(page.url)
+
+    @scraper.stage(timeout=10)
+    async def call(page: Page, http: Http) -> AsyncIterator[dict[str, Any]]:
+        further = await http.open(f"{site.url}/page/2")
+        yield {"urls": [page.url, further.url]}
+
+    urls = [f"{site.url}/page/1", f"{site.url}/page/2"]
+    assert records(await attempt(scraper, urls[0])) == [{"urls": urls}]
+    assert seen == [urls[0], urls[0], urls[1], urls[1]]
+    assert [visit.path for visit in visits()] == ["/page/8", "/page/1", "/page/9", "/page/8", "/page/2", "/page/9"]
+
+
+async def test_an_item_of_a_stage_that_the_code_no_longer_has(scraper: Scraper) -> None:
+    yields(scraper)
+    async with attempts(scraper) as runner:
+        item = msgspec.structs.replace(claimed(KEY), stage="gone", lane="some")
+        assert not runner.is_ordered(item)
+        assert runner.lane_run_id(item) is None
+        finished, _ = await runner.run(item, time.monotonic())
+    assert finished.decision.error == "this code has no stage 'gone'"
+
+
 async def test_redirects_and_robots_txt_are_not_hooked(scraper: Scraper, site: Site, visits: Any) -> None:
     called: list[str] = []
 

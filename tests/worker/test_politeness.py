@@ -15,18 +15,18 @@ import pytest
 
 from shoal import Http, Item, Page, Scraper, Throttled
 from shoal.config import Settings
-from shoal.fetch.page import Request
+from shoal.fetch.page import Request, suspended
 from shoal.ledger.protocols import Ledger
-from shoal.model.item import ItemState
+from shoal.model.item import ClaimedItem, ItemState
 from shoal.model.run import Run
 from shoal.model.views import ItemView
 from shoal.model.worker import Scope, WorkerSpec
 from shoal.observe.logs import open_logs
 from shoal.wiring import build_fetcher, build_worker, ledger_context
-from shoal.worker import host_slots, state
+from shoal.worker import host_slots, politeness, state
 from shoal.worker.host_slots import HostSlots
 from shoal.worker.lane_starts import RateLimiter
-from shoal.worker.politeness import WorkerPace
+from shoal.worker.politeness import Politeness, WorkerPace
 from shoal.worker.state import WorkerEvents, WorkerIdentity, WorkerOptions, boottime_seconds
 from tests.support.site import HOSTS, Site, Visit, closest_starts, most_at_once, of_host
 
@@ -485,3 +485,152 @@ async def test_requests_of_a_worker_keep_their_distance_when_one_connects_late()
     first_is_connected.set()
     await asyncio.gather(first, second)
     assert abs(sent[1] - sent[0]) >= 0.2
+
+
+class Paced:
+    """Requests of one worker, and when they were sent."""
+
+    def __init__(self, delay: float, *, time_limit: float = 60.0) -> None:
+        self.pace = WorkerPace(random.Random(1))
+        self.delay = delay
+        self.time_limit = time_limit
+        self.sent: list[float] = []
+
+    async def send(self, host: str = "shop") -> float:
+        async with asyncio.timeout(self.time_limit) as deadline:
+            pause = await self.pace.wait(host, (self.delay, self.delay), deadline)
+            await self.pace.before_send(host, pause, deadline)
+            self.sent.append(time.monotonic())
+            self.pace.sent(host, pause)
+        return self.sent[-1]
+
+    @property
+    def between(self) -> list[float]:
+        return [later - earlier for earlier, later in itertools.pairwise(self.sent)]
+
+
+async def test_a_request_that_stops_waiting_for_its_turn_takes_none() -> None:  # S3.15
+    """A handler that gives up again and again sends its second request when one pause has passed."""
+    paced = Paced(1.0)
+    await paced.send()
+    for _ in range(10):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(paced.send(), 0.05)
+    await paced.send()
+    assert 1.0 <= paced.between[0] < 8.0, "with ten turns it would have been after 11 s"
+
+
+async def test_requests_behind_those_that_were_cancelled_move_up() -> None:  # S3.15
+    """As when a lease is lost: its attempts are cancelled together, wherever they are in the queue."""
+    paced = Paced(0.4)
+    await paced.send()
+    waiting = [asyncio.create_task(paced.send()) for _ in range(100)]
+    await asyncio.sleep(0.1)
+    kept = waiting[50], waiting[99]
+    for task in waiting:
+        if task not in kept:
+            task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert len(paced.sent) == 3
+    assert min(paced.between) >= 0.4
+    assert max(paced.between) < 10.0, "their turns were after 20 s and 40 s"
+
+
+async def test_requests_of_a_worker_keep_their_distance_whoever_is_cancelled() -> None:  # S3.15
+    """Before its turn, while it connects, and right before it is sent."""
+    paced, chance = Paced(0.05), random.Random(2)
+
+    async def send() -> None:
+        async with asyncio.timeout(60) as deadline:
+            pause = await paced.pace.wait("shop", (0.05, 0.05), deadline)
+            await asyncio.sleep(chance.choice((0.0, 0.0, 0.08)))
+            await paced.pace.before_send("shop", pause, deadline)
+            await asyncio.sleep(chance.choice((0.0, 0.0, 0.03)))
+            paced.sent.append(time.monotonic())
+            paced.pace.sent("shop", pause)
+
+    tasks = [asyncio.create_task(send()) for _ in range(60)]
+    while not all(task.done() for task in tasks):
+        await asyncio.sleep(0.03)
+        waiting = [task for task in tasks if not task.done()]
+        if waiting and chance.random() < 0.5:
+            chance.choice(waiting).cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert 10 < len(paced.sent) < 60
+    assert min(paced.between) >= 0.05
+
+
+async def test_waiting_for_a_turn_uses_up_no_timeout() -> None:  # S3.15
+    paced = Paced(0.4, time_limit=0.3)
+    await asyncio.gather(*(paced.send() for _ in range(4)))
+    assert len(paced.sent) == 4
+    assert min(paced.between) >= 0.4
+
+
+async def test_a_worker_that_visits_very_many_hosts_keeps_the_pace_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts whose pause has passed are forgotten, not those that it visited first, or visits all the time."""
+    monkeypatch.setattr(politeness, "MAX_KEYS", 10)
+    paced = Paced(0.5)
+    first = [await paced.send(f"host-{number}") for number in range(40)]
+    waiting = asyncio.create_task(paced.send("host-0"))
+    again = [await paced.send(f"host-{number}") for number in range(1, 40)]
+    assert all(later - before >= 0.5 for before, later in zip(first, [await waiting, *again], strict=True))
+    for _ in range(3):
+        await asyncio.sleep(0.6)
+        await asyncio.gather(*(paced.send(f"host-{number}") for number in random.sample(range(10_000), 30)))
+    assert len(paced.pace._hosts) < 100, "none was forgotten"
+
+
+async def test_waiting_for_a_slot_and_a_start_uses_up_no_timeout(crew: Crew) -> None:
+    crew.calls()
+    await crew.fill([f"http://{TARGET}/"])
+    await crew.ledger.lanes.set(TARGET, limit=1, delay=(1, 1))
+    await crew.ledger.workers.register(WorkerSpec(id="one", node="n", pid=1))
+    (claimed,) = await crew.ledger.claims.claim("one", Scope(scraper="crew"), 1)
+    identity = WorkerIdentity(WorkerEvents())
+    identity.register_as("one")
+    slots, starts = HostSlots(crew.ledger.lanes, identity), RateLimiter(crew.ledger.lanes, identity)
+    pool = slots.pool_for(TARGET)
+    try:
+        taken = await pool.acquire(claimed, None)
+        asyncio.get_running_loop().call_later(0.6, pool.release, taken)
+        async with asyncio.timeout(0.3) as deadline:
+            pool.release(await pool.acquire(claimed, deadline))
+        for _ in range(2):
+            async with asyncio.timeout(0.3) as deadline:
+                start = starts.reservation(TARGET, None, deadline)
+                await start.reserve(None, None)
+    finally:
+        await slots.close()
+
+
+async def test_waiting_for_the_lease_to_be_confirmed_uses_up_no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An outage of the ledger charges no item."""
+    suspension = Suspension(monkeypatch)
+    identity = WorkerIdentity(WorkerEvents())
+    identity.lease = 60.0
+    claimed = ClaimedItem(1, 1, 1, "run", "stage", "", 0, None, "key", None, None, 0, 0, 3)
+    async with asyncio.timeout(0.3) as deadline:
+        gate = Politeness(None, identity=identity).gate(claimed, time.monotonic(), lane_run_id=None, deadline=deadline)
+        assert gate is not None
+        suspension.begin()
+        asyncio.get_running_loop().call_later(0.6, suspension.end)
+        await gate.before_send(0)
+    assert suspension.ended_at < math.inf
+
+
+async def test_the_timeout_of_an_attempt_stands_still_while_several_requests_wait() -> None:
+    async def wait(seconds: float) -> None:
+        with suspended(deadline):
+            await asyncio.sleep(seconds)
+
+    now = asyncio.get_running_loop().time
+    began = now()
+    async with asyncio.timeout(20) as deadline:
+        before = deadline.when()
+        await asyncio.gather(wait(0.1), wait(0.3), wait(0.2))
+        assert before is not None
+        assert (deadline.when() or 0.0) - before >= now() - began - 0.01
+    async with asyncio.timeout(None) as deadline:
+        await wait(0)
+        assert deadline.when() is None

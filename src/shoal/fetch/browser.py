@@ -15,8 +15,8 @@ import asyncio
 import os
 import signal
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,7 +24,7 @@ from shoal.errors import AttemptEnded, EgressUnavailable, Skipped, Throttled, Tr
 from shoal.fetch.chromium import Chromium, ChromiumHome, check_playwright, total_bytes
 from shoal.fetch.forwarder import ProxyForwarder
 from shoal.fetch.live_page import CLOSE_SECONDS, LivePage, Profile, RunningBrowser
-from shoal.fetch.page import BrowserOptions
+from shoal.fetch.page import BrowserOptions, suspended
 from shoal.fetch.proxy import Evidence, RequestRoute, RequestRoutes
 from shoal.fetch.session import jars_of
 from shoal.fetch.tab import Tab, TabContext
@@ -425,22 +425,6 @@ class BrowserFetcher:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
-
-
-@contextmanager
-def suspended(deadline: asyncio.Timeout | None) -> Iterator[None]:
-    """The deadline stands still inside."""
-    ends_at = None if deadline is None else deadline.when()
-    if deadline is None or ends_at is None:
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    started = loop.time()
-    deadline.reschedule(None)
-    try:
-        yield
-    finally:
-        deadline.reschedule(ends_at + loop.time() - started)
 
 
 def _playwright_error() -> type[Exception]:

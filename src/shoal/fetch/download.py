@@ -33,7 +33,7 @@ from shoal.errors import AttemptEnded, InvalidItem, Permanent, ShoalError, Store
 from shoal.fetch import urls
 from shoal.fetch.body import inflater_of
 from shoal.fetch.classify import classify_page
-from shoal.fetch.page import Fetcher, Page, Request, RequestGate, ResponseStream
+from shoal.fetch.page import Fetcher, Page, Request, RequestGate, ResponseStream, suspended
 from shoal.model.redaction import without_sent_secrets
 from shoal.model.url_key import key_hash, quoted, url_key
 from shoal.threads import ThreadRunner
@@ -254,7 +254,7 @@ class _Transfer:
 
     async def in_thread(self, function: Any, *arguments: Any) -> Any:
         """Run a function on a thread while the deadline stands still."""
-        with self._suspended_deadline():
+        with suspended(self._deadline):
             return await self._threads.run(lambda: function(*arguments))
 
     async def _usable_earlier(self, partial: _PartialFile) -> Download | None:
@@ -317,7 +317,7 @@ class _Transfer:
         if not continues:
             state = msgspec.structs.replace(state, total=total)
             await self.in_thread(partial.begin, state)
-        with self._suspended_deadline():
+        with suspended(self._deadline):
             await self._write_body(response, partial, inflater, total)
 
     async def _write_body(
@@ -380,7 +380,7 @@ class _Transfer:
             etag=headers.get("ETag"),
             last_modified=headers.get("Last-Modified"),
         )
-        with self._suspended_deadline():
+        with suspended(self._deadline):
             return await self._threads.run_cancellable(
                 lambda is_cancelled: partial.store(download, self._template, is_cancelled)
             )
@@ -388,21 +388,6 @@ class _Transfer:
     def _check_size(self, size: int | None) -> None:
         if size is not None and self._max_bytes is not None and size > self._max_bytes:
             raise Permanent(f"{quoted(self._request.url)} is larger than {self._max_bytes} bytes")
-
-    @contextmanager
-    def _suspended_deadline(self) -> Iterator[None]:
-        deadline = self._deadline
-        ends_at = None if deadline is None else deadline.when()
-        if deadline is None or ends_at is None:
-            yield
-            return
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        deadline.reschedule(None)
-        try:
-            yield
-        finally:
-            deadline.reschedule(ends_at + loop.time() - started)
 
 
 class _BlockWriter:

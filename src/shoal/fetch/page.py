@@ -5,7 +5,9 @@ A page is decoded and parsed on first use.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -441,6 +443,28 @@ class RequestGate(Protocol):
 
     async def on_throttled(self, ended: Throttled) -> None:
         """Called by the reader of a response that requests a wait."""
+
+
+@contextmanager
+def suspended(deadline: asyncio.Timeout | None) -> Iterator[None]:
+    """The timeout of an attempt stands still inside: it waits for others than its site and its handler.
+
+    Several requests of an attempt may be inside at once: the first one stops the timeout until it leaves, and one that
+    stays longer extends it.
+    """
+    if deadline is None:
+        yield
+        return
+    now = asyncio.get_running_loop().time
+    began, ends_at = now(), deadline.when()
+    if ends_at is not None:
+        deadline.reschedule(None)
+    try:
+        yield
+    finally:
+        ends_at = ends_at or deadline.when()
+        if ends_at is not None and not deadline.expired():
+            deadline.reschedule(ends_at + now() - began)
 
 
 class PageGate(RequestGate, Protocol):

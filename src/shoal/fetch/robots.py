@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -240,18 +242,24 @@ class _RecordingGate:
         self._gate = gate
         self.refused = False
 
-    async def before_request(self, url: str, hop: int) -> None:
+    @contextmanager
+    def _recording(self) -> Iterator[None]:
         try:
-            await self._gate.before_request(url, hop)
+            yield
         except AttemptEnded:
             self.refused = True
             raise
+
+    async def before_request(self, url: str, hop: int) -> None:
+        with self._recording():
+            await self._gate.before_request(url, hop)
 
     async def on_redirect(self, url: str, method: str) -> None:
         """robots.txt is no page."""
 
     async def before_send(self, hop: int) -> None:
-        await self._gate.before_send(hop)
+        with self._recording():
+            await self._gate.before_send(hop)
 
     def after_send(self, hop: int) -> None:
         self._gate.after_send(hop)

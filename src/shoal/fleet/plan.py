@@ -195,7 +195,8 @@ class PartitionAssigner:
     `workers`: how many; None leaves it to the assignment file, and without one to the configuration, which is read
     again too. `partitions`: those to assign, none for all. `first`: keep only so many workers of the plan. `unknown`:
     partitions of the file, or of `partitions`, that the run did not have at the last reading. `assigns`: False for
-    workers that prefer no partition.
+    workers that prefer no partition. `most`: how many workers there may be without being asked for. `places`: how many
+    workers what is fixed by a worker's number is divided by; it never shrinks, so that parts stay where they are.
     """
 
     def __init__(
@@ -208,6 +209,7 @@ class PartitionAssigner:
         partitions: Sequence[str] = (),
         first: int | None = None,
         assigns: bool = True,
+        most: int = 0,
     ) -> None:
         self._assigns = assigns
         self._read_workload = read_workload
@@ -219,7 +221,7 @@ class PartitionAssigner:
         self._partitions = dict.fromkeys(partitions)
         self._first = first
         self.unknown: list[str] = []
-        self.total = 0  # workers of the whole plan, at the last assignment
+        self.places = most
 
     async def assign(self, workers: int | None = None) -> PartitionAssignment:
         """For so many workers, or for as many as are configured.
@@ -231,14 +233,15 @@ class PartitionAssigner:
             if workers is None and self._fixed_size is None and (now := self._configured()) != self._last_configured:
                 self._last_configured = self._workers = now
             self._workers = workers or self._workers
-            self.total = self._workers
+            self.places = max(self.places, self._workers)
             return assign_evenly(waiting if self._assigns else {}, self._workers)[: self._first]
         assigned = read_assignment(self._assignment)
         if self._partitions:
             assigned = tuple(tuple(name for name in share if name in self._partitions) for share in assigned)
         self.unknown += check_all_assigned(assigned, waiting)
-        self.total = workers or self._fixed_size or len(assigned)
-        return resize_assignment(assigned, self.total)[: self._first]
+        total = workers or self._fixed_size or len(assigned)
+        self.places = max(self.places, total)
+        return resize_assignment(assigned, total)[: self._first]
 
     def _selected(self, waiting: Mapping[str, int]) -> Mapping[str, int]:
         """The partitions to assign. Those that the run does not have yet may still get items."""

@@ -188,13 +188,22 @@ class Pool:
             if number >= len(assignment) or (self._options.only and not assignment[number]):
                 self._stop_worker(slot)
                 continue
-            if self._options.only and slot.partitions != assignment[number] and number not in self._to_reload:
+            changed = self._options.only and slot.partitions != assignment[number]
+            if (changed or self._is_outdated(number)) and number not in self._to_reload:
                 self._to_reload.append(number)
             slot.wanted, slot.partitions = True, assignment[number]
         self._to_start = [
             number for number in range(len(assignment)) if number not in not_started and not self._is_supervised(number)
         ]
+        self._to_reload.sort()
         self._has_orders.set()
+
+    def _is_outdated(self, number: int) -> bool:
+        """Whether its worker runs with other options than one that starts now would get."""
+        slot = self._slots[number]
+        if slot.options is None or not self._is_supervised(number):
+            return False
+        return slot.options != self._launcher.options_of(number)
 
     def _has_exited(self, number: int) -> bool:
         """Whether its worker has exited for good without having been stopped by this pool."""
@@ -213,9 +222,13 @@ class Pool:
             slot.stop()
 
     async def _start_and_reload(self) -> None:
-        """Start missing workers, and replace those of a reload, one after another."""
+        """Start missing workers, and replace those of a reload, one after another.
+
+        Workers with outdated options go first, from the lowest number: what was fixed by their numbers is free then for
+        those that start.
+        """
         while True:
-            if self._to_start:
+            if self._to_start and not any(map(self._is_outdated, self._to_reload)):
                 self._start(self._to_start.pop(0))
             elif self._to_reload:
                 await self._reload(self._to_reload.pop(0))
@@ -278,7 +291,9 @@ class Pool:
     async def _run_process(self, slot: PoolSlot) -> int:
         """One process from its start to its end; returns its exit code after its leases were released."""
         slot.state = SlotState.RUNNING
-        child = self._launcher.build(slot.number, slot.partitions, on_kill=partial(self._report_kill, slot))
+        slot.options = self._launcher.options_of(slot.number)
+        on_kill = partial(self._report_kill, slot)
+        child = self._launcher.build(slot.number, slot.partitions, slot.options, on_kill=on_kill)
         try:
             await slot.start(child)
         except OSError as error:

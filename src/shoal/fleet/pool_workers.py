@@ -85,7 +85,7 @@ class WorkerLauncher:
 
     `target` is the scraper as `shoal worker` finds it. `stop_timeout`: seconds from a worker's first stop signal to
     SIGKILL. `only`: workers take nothing but their own partitions. `options_of`: further options of a worker, by its
-    number.
+    number, as one that starts now gets them.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class WorkerLauncher:
         only: bool = False,
         options_of: Callable[[int], Sequence[str]] = lambda number: (),
     ) -> None:
-        self._options_of = options_of
+        self.options_of = options_of
         self._target = target
         self._run_id = run_id
         self._environment = environment
@@ -112,10 +112,12 @@ class WorkerLauncher:
     def log_file(self, number: int) -> Path:
         return self._logs / self._names.of_worker(number)
 
-    def build(self, number: int, partitions: Sequence[str], *, on_kill: Callable[[], None]) -> ChildProcess:
+    def build(
+        self, number: int, partitions: Sequence[str], options: Sequence[str], *, on_kill: Callable[[], None]
+    ) -> ChildProcess:
         own = (*(f"--partition={name}" for name in partitions), *(("--only",) if self._only else ()))
         command = ChildCommand(
-            arguments=("worker", self._target, "--run-id", self._run_id, *own, *self._options_of(number)),
+            arguments=("worker", self._target, "--run-id", self._run_id, *own, *options),
             environment=self._environment,
             stop_timeout=self._stop_timeout,
             log=self.log_file(number),
@@ -137,13 +139,15 @@ class SlotState(StrEnum):
 class PoolSlot:
     """The place of one worker: its processes, one after another, and how the last one ended.
 
-    `wanted`: a worker shall run here. `pids`: of all its processes so far. `changed` is set when one starts or ends.
+    `wanted`: a worker shall run here. `options`: what the last process was started with, from `options_of`. `pids`: of
+    all its processes so far. `changed` is set when one starts or ends.
     """
 
     def __init__(self, number: int, partitions: tuple[str, ...]) -> None:
         self.number = number
         self.partitions = partitions
         self.wanted = True
+        self.options: Sequence[str] | None = None
         self.restarts = 0
         self.pids: list[int] = []
         self.state = SlotState.RUNNING

@@ -364,6 +364,7 @@ def _assigner(
         partitions=request.partitions,
         first=request.first,
         assigns=assigns or bool(request.partitions),
+        most=0 if request.bounds is None else request.bounds.most,
     )
 
 

@@ -128,7 +128,7 @@ def _options_of(prepared: PreparedPool) -> Callable[[int], tuple[str, ...]]:
     is_fixed = any(prepared.settings.egress[planned.pool].share == "fixed" for planned in prepared.plan.egress)
 
     def options(number: int) -> tuple[str, ...]:
-        place = (f"--place={number}/{prepared.assigner.total}",) if is_fixed else ()
+        place = (f"--place={number}/{prepared.assigner.places}",) if is_fixed else ()
         if metrics is None:
             return place
         own = metrics.of_worker(number)

@@ -122,7 +122,8 @@ class AtomicFile(_DescriptorTarget):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.folder: Path | None = path.parent
-        self._temp_path = path.parent / f".{path.name[:200]}.{secrets.token_hex(4)}.part"
+        start = os.fsencode(path.name)[:200].decode("utf-8", "ignore")  # a name has 255 bytes at most
+        self._temp_path = path.parent / f".{start}.{secrets.token_hex(4)}.part"
         descriptor, self._has_temp_name = self._open(path.parent)
         super().__init__(descriptor, str(path))
 

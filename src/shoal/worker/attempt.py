@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shoal.define.context import EarlierRuns, Failure, Http, Item, Notes, outgoing_request
@@ -144,7 +145,7 @@ class Attempt:
             downloads=self._resources.downloads,
             deadline=self._deadline,
             hooks=self._hooks if with_hooks else None,
-            opener=self._open_page,
+            opener=partial(self._open_page, with_hooks=with_hooks),
         )
         http._link_source = StageLinks(self._stage, self.item)
         return http
@@ -451,17 +452,19 @@ class Attempt:
     async def _fetch_page(self) -> Page:
         return await self._open_page(self._own_request(), self._redirect_gate())
 
-    async def _open_page(self, request: Request, redirects: RedirectGate | None = None) -> Page:
+    async def _open_page(
+        self, request: Request, redirects: RedirectGate | None = None, *, with_hooks: bool = True
+    ) -> Page:
         """A page by the client of the stage, judged as the stage says."""
-        stage = self._stage
-        if self._hooks is not None:
-            request = await self._hooks.before_request(request)
+        stage, hooks = self._stage, self._hooks if with_hooks else None
+        if hooks is not None:
+            request = await hooks.before_request(request)
         gate = self._gate if redirects is None else redirects
         self.page = page = await self._page_fetcher().fetch(request, gate=gate, jar=self._jar())
         if redirects is not None:
             await redirects.check(page)
-        if self._hooks is not None:
-            self.page = page = await self._hooks.after_response(request, page)
+        if hooks is not None:
+            self.page = page = await hooks.after_response(request, page)
         page._link_source = StageLinks(stage, self.item)
         ended = classify_page(page)
         if ended is not None and not (page.status in stage.accept and not isinstance(ended, Throttled)):

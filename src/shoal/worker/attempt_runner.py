@@ -328,7 +328,8 @@ class AttemptRunner:
 
     def is_ordered(self, claimed: ClaimedItem) -> bool:
         """Whether items of its lane run one after another: the next one may be the first of all that are ready."""
-        return claimed.lane is not None and self._scraper.stages[claimed.stage].policy.ordered
+        stage = self._scraper.stages.get(claimed.stage)
+        return claimed.lane is not None and stage is not None and stage.policy.ordered
 
     def lane_run_id(self, claimed: ClaimedItem) -> str | None:
         """The run that the item's lane belongs to; None for a lane that all runs share."""

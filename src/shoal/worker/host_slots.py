@@ -10,10 +10,11 @@ from collections import deque
 import msgspec
 
 from shoal.errors import LedgerError, Throttled, WorkerLost
+from shoal.fetch.page import suspended
 from shoal.ledger.protocols import Lanes
 from shoal.model.item import ClaimedItem
 from shoal.model.lane import HostSlotReply
-from shoal.worker.lane_starts import Deadline, ReleaseItem, extend_deadline
+from shoal.worker.lane_starts import Deadline, ReleaseItem
 from shoal.worker.state import WorkerIdentity
 
 # A slot is reused without a request to the ledger for this long after it was confirmed. So what other workers learned
@@ -96,7 +97,8 @@ class HostSlotPool:
         self._waiting.append(waiter)
         self._wake()
         try:
-            slot = await waiter.future
+            with suspended(deadline):
+                slot = await waiter.future
         except BaseException:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
@@ -107,7 +109,6 @@ class HostSlotPool:
             # The host answered 429 in the request that had this slot before.
             self.release(slot)
             raise self._closed_error()
-        extend_deadline(deadline, time.monotonic() - now)
         return slot
 
     def release(self, slot: HostSlot) -> None:

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from shoal.errors import WorkerLost
+from shoal.fetch.page import suspended
 from shoal.ledger.protocols import Lanes
 from shoal.model.item import Lease
 from shoal.model.lane import MAX_LANE_DELAY, MAX_STARTS, StartRequest
@@ -138,15 +139,14 @@ class LaneRateLimiter:
         self._pending.append(pending)
         if self._reserve_task is None or self._reserve_task.done():
             self._reserve_task = asyncio.create_task(self._reserve_pending())
-        began = time.monotonic()
-        earliest = await pending.future
-        try:
-            # Most of the wait is before a connection is taken.
-            await asyncio.sleep(max(0.0, earliest - CONNECT_SECONDS - boottime_seconds()))
-        except BaseException:
-            self.drop_reservation()
-            raise
-        extend_deadline(deadline, time.monotonic() - began)
+        with suspended(deadline):
+            earliest = await pending.future
+            try:
+                # Most of the wait is before a connection is taken.
+                await asyncio.sleep(max(0.0, earliest - CONNECT_SECONDS - boottime_seconds()))
+            except BaseException:
+                self.drop_reservation()
+                raise
 
     async def before_send(self, deadline: Deadline) -> None:
         """Wait for the start. The next request waits until `after_send` or `send_failed`."""

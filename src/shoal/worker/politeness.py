@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from shoal.errors import EgressUnavailable, NotFound, Skipped, Throttled
-from shoal.fetch.page import Fetcher
+from shoal.fetch.page import Fetcher, suspended
 from shoal.fetch.robots import Robots
 from shoal.ledger.protocols import Lanes, Runs
 from shoal.model.item import ClaimedItem
@@ -24,7 +26,6 @@ from shoal.worker.lane_starts import (
     ReleaseItem,
     StartReservation,
     StartTooFarAhead,
-    extend_deadline,
 )
 from shoal.worker.state import WorkerIdentity
 
@@ -212,43 +213,82 @@ class IdentityPace(msgspec.Struct, frozen=True):
     delay: tuple[float, float]
 
 
+class _HostTimes:
+    """When one worker may visit one host again.
+
+    `turn_at`: when the next request gets its turn. `send_at`: when the next request may be sent. `turns`: requests wait
+    in it, the first come first. `waiting`: how many wait for one or the other.
+    """
+
+    __slots__ = ("send_at", "turn_at", "turns", "waiting")
+
+    def __init__(self) -> None:
+        self.turns = asyncio.Lock()
+        self.turn_at = self.send_at = 0.0
+        self.waiting = 0
+
+    def is_needed(self, now: float) -> bool:
+        return self.waiting > 0 or max(self.turn_at, self.send_at) > now
+
+
 class WorkerPace:
     """The pace of one worker: it waits between two of its requests to a host, whatever other workers do.
 
-    It is the worker's own, so it is not in the ledger.
+    It is the worker's own, so it is not in the ledger. Only a request whose turn it is sets the time of the next one:
+    one that is cancelled while it waits leaves those behind it as if it had never come. A turn counts also when its
+    request is not sent, because the host may have seen the attempt to connect.
     """
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._next_at = BoundedDict()
-        self._next_send_at = BoundedDict()
+        self._hosts: dict[str, _HostTimes] = {}
+        self._max_hosts = MAX_KEYS
 
     async def wait(self, host: str, delay: tuple[float, float], deadline: asyncio.Timeout) -> float:
         """Until this worker may send its next request to the host. Returns the pause that follows that request.
 
-        Extends `deadline` by the time that it waited.
+        Meanwhile `deadline` stands still.
         """
-        now, pause = time.monotonic(), self._rng.uniform(*delay)
-        start = max(now, self._next_at.get(host, 0.0))
-        self._next_at[host] = start + pause
-        if start > now:
-            extend_deadline(deadline, start - now)
-            await asyncio.sleep(start - now)
+        with suspended(deadline), self._waiting_for(host) as times:
+            async with times.turns:
+                while (left := times.turn_at - time.monotonic()) > 0:  # noqa: ASYNC110 - it waits for time
+                    await asyncio.sleep(left)
+                pause = self._rng.uniform(*delay)
+                times.turn_at = time.monotonic() + pause
         return pause
 
     async def before_send(self, host: str, pause: float, deadline: asyncio.Timeout) -> None:
         """Until the pause after the request before it has passed, which may have had to connect first and was late."""
-        began = time.monotonic()
-        while (left := self._next_send_at.get(host, 0.0) - time.monotonic()) > 0:  # noqa: ASYNC110 - it waits for time
-            await asyncio.sleep(left)
-        now = time.monotonic()
-        self._next_send_at[host] = now + pause
-        extend_deadline(deadline, now - began)
+        with suspended(deadline), self._waiting_for(host) as times:
+            while (left := times.send_at - time.monotonic()) > 0:  # noqa: ASYNC110 - it waits for time
+                await asyncio.sleep(left)
+            times.send_at = time.monotonic() + pause
 
     def sent(self, host: str, pause: float) -> None:
         """The request was sent now, later than expected when it had to connect first, or to wait for its lane."""
-        for times in (self._next_at, self._next_send_at):
-            times[host] = max(times.get(host, 0.0), time.monotonic() + pause)
+        times, next_at = self._times(host), time.monotonic() + pause
+        times.turn_at = max(times.turn_at, next_at)
+        times.send_at = max(times.send_at, next_at)
+
+    @contextmanager
+    def _waiting_for(self, host: str) -> Iterator[_HostTimes]:
+        times = self._times(host)
+        times.waiting += 1
+        try:
+            yield times
+        finally:
+            times.waiting -= 1
+
+    def _times(self, host: str) -> _HostTimes:
+        """Those of a host. Hosts that any request may visit now are forgotten when there are many."""
+        times = self._hosts.get(host)
+        if times is None:
+            if len(self._hosts) >= self._max_hosts:
+                now = time.monotonic()
+                self._hosts = {name: known for name, known in self._hosts.items() if known.is_needed(now)}
+                self._max_hosts = max(MAX_KEYS, 2 * len(self._hosts))
+            times = self._hosts[host] = _HostTimes()
+        return times
 
 
 class AttemptGate:
@@ -371,10 +411,9 @@ class AttemptGate:
             raise ReleaseItem
 
     async def _confirm_lease(self, identity: WorkerIdentity) -> None:
-        since = time.monotonic()
-        if not await identity.wait_for_lease():
-            raise ReleaseItem
-        extend_deadline(self._deadline, time.monotonic() - since)
+        with suspended(self._deadline):
+            if not await identity.wait_for_lease():
+                raise ReleaseItem
 
     async def _wait_for_turn(self) -> None:
         if self._worker_pause is not None:
