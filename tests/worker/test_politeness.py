@@ -634,3 +634,17 @@ async def test_the_timeout_of_an_attempt_stands_still_while_several_requests_wai
     async with asyncio.timeout(None) as deadline:
         await wait(0)
         assert deadline.when() is None
+
+
+async def test_a_request_that_waits_longer_than_its_attempt_lives_is_cancelled_as_any_other() -> None:
+    async def wait() -> None:
+        with suspended(deadline):
+            await asyncio.Event().wait()
+
+    async with asyncio.timeout(20) as deadline:
+        waiting = [asyncio.create_task(wait()) for _ in range(2)]
+        await asyncio.sleep(0)
+    for task in waiting:
+        task.cancel()
+    ended = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(error) for error in ended] == [asyncio.CancelledError] * 2

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -463,8 +463,9 @@ def suspended(deadline: asyncio.Timeout | None) -> Iterator[None]:
         yield
     finally:
         ends_at = ends_at or deadline.when()
-        if ends_at is not None and not deadline.expired():
-            deadline.reschedule(ends_at + now() - began)
+        if ends_at is not None:
+            with suppress(RuntimeError):  # the attempt has ended; a request of its browser page is cancelled behind it
+                deadline.reschedule(ends_at + now() - began)
 
 
 class PageGate(RequestGate, Protocol):
