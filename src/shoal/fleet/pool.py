@@ -189,7 +189,7 @@ class Pool:
                 self._stop_worker(slot)
                 continue
             changed = self._options.only and slot.partitions != assignment[number]
-            if (changed or self._is_outdated(number)) and number not in self._to_reload:
+            if (changed or self._has_other_options(number)) and number not in self._to_reload:
                 self._to_reload.append(number)
             slot.wanted, slot.partitions = True, assignment[number]
         self._to_start = [
@@ -198,7 +198,7 @@ class Pool:
         self._to_reload.sort()
         self._has_orders.set()
 
-    def _is_outdated(self, number: int) -> bool:
+    def _has_other_options(self, number: int) -> bool:
         """Whether its worker runs with other options than one that starts now would get."""
         slot = self._slots[number]
         if slot.options is None or not self._is_supervised(number):
@@ -228,7 +228,7 @@ class Pool:
         those that start.
         """
         while True:
-            if self._to_start and not any(map(self._is_outdated, self._to_reload)):
+            if self._to_start and not any(map(self._has_other_options, self._to_reload)):
                 self._start(self._to_start.pop(0))
             elif self._to_reload:
                 await self._reload(self._to_reload.pop(0))
