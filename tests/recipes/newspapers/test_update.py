@@ -121,6 +121,24 @@ def test_an_article_that_failed_permanently_is_reported_once(either: Project) ->
         assert site.stories() == ["2", "3"], "with other settings an article may be found"
 
 
+def test_an_article_that_failed_permanently_is_known_by_the_files_alone(project: Project) -> None:
+    """With a new ledger each time; what failed otherwise is fetched again, and after a change of the file all is."""
+    with ChangingSite(paged(6), {"/story/2": 404, "/story/3": 503}) as site:
+        paper = write_paper(project.folder, site.url, PAGES, retries=0)
+        project.shoal("run", paper, "-o", "data/", "--set", "max_dead=2")
+        site.errors = {"/story/2": 404}
+        for ledger, asked in (("second.db", ["3"]), ("third.db", [])):
+            site.asked.clear()
+            project.shoal("run", paper, "-o", "data/", "--ledger", str(project.folder / ledger))
+            assert site.stories() == asked
+        paper = write_paper(project.folder, site.url, PAGES, retries=1)
+        for ledger, code, asked in (("fourth.db", 1, ["2"]), ("fifth.db", 0, [])):
+            site.asked.clear()
+            project.shoal("run", paper, "-o", "data/", "--ledger", str(project.folder / ledger), code=code)
+            assert site.stories() == asked
+        assert [row["url"][-1] for row in news(project.folder / "data/fiji/times", "dropped.csv")] == ["2"]
+
+
 def test_only_what_lies_before_the_end_of_an_earlier_run_is_read_on(project: Project) -> None:
     """A gap above it is closed without reading the whole listing again."""
     stories = {f"/story/{n}": story(n) for n in range(1, 41)}

@@ -19,6 +19,7 @@ from shoal.define.yaml_scraper import YamlHeader
 from shoal.export.records import decode_record, result_pages
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState
+from shoal.model.outcome import OutcomeClass
 from shoal.model.run import Run
 from shoal.model.views import ItemFilter, ItemView
 from shoal.recipes.newspapers.known import DROPPED, MARKS, MAX_FIELD_BYTES, METADATA, newspaper_folder, read_marks
@@ -27,7 +28,7 @@ from shoal.storage.targets import Target, open_target
 PAGE = 1_000
 URL_COLUMNS = ("url", "title", "date")
 NEWS_COLUMNS = ("url", "title", "date", "body", "tags", "source", "country")
-DROPPED_COLUMNS = ("url", "title", "date", "reason")
+DROPPED_COLUMNS = ("url", "title", "date", "reason", "code")
 FAILED_COLUMNS = ("url", "title", "date", "error")
 SETTLED = (ItemState.DONE, ItemState.SKIPPED)
 # More than a listing has series, and marked articles that may vanish from the site.
@@ -50,7 +51,7 @@ class NewspaperFiles:
         await _add_rows(folder / "urls.csv", URL_COLUMNS, lambda: _listed(ledger, run), replace=replace)
         added = await _add_rows(folder / "news.csv", NEWS_COLUMNS, lambda: _records(ledger, run), replace=replace)
         if await _has_any(_dropped(ledger, run)):
-            await _add_rows(folder / DROPPED, DROPPED_COLUMNS, lambda: _dropped(ledger, run), replace=replace)
+            await _add_rows(folder / DROPPED, DROPPED_COLUMNS, lambda: _dropped(ledger, run), replace=True)
         failed = {stage: [row async for row in _failed(ledger, run, stage)] for stage in ("listing", "article")}
         for name, stage in (("failed_urls", "listing"), ("failed_news", "article")):
             file = folder / f"{name}_{run.created_at:%Y%m%d}.csv"
@@ -108,14 +109,21 @@ async def _records(ledger: Ledger, run: Run) -> AsyncIterator[list[Row]]:
 
 
 async def _dropped(ledger: Ledger, run: Run) -> AsyncIterator[list[Row]]:
-    """The articles that were fetched and are not wanted. What lies outside of a period may be wanted by another run."""
-    async for items in _item_pages(ledger, run, ItemFilter(stage="article", states=(ItemState.SKIPPED,))):
-        given = [(item, item.payload or {}) for item in items]
-        yield [
-            {"url": item.url, "title": payload.get("title"), "date": payload.get("date"), "reason": item.error}
-            for item, payload in given
-            if "period" not in payload
-        ]
+    """The articles that no later run needs to fetch: those that are not wanted, and those that failed permanently.
+
+    The latter only until the code changes. What lies outside of a period may be wanted by another run.
+    """
+    async for items in _item_pages(
+        ledger, run, ItemFilter(stage="article", states=(ItemState.SKIPPED, ItemState.DEAD))
+    ):
+        rows: list[Row] = []
+        for item in items:
+            payload, is_dead = item.payload or {}, item.state == ItemState.DEAD
+            if "period" in payload or (is_dead and not (item.outcome == OutcomeClass.PERMANENT and run.code_version)):
+                continue
+            row = {"url": item.url, "title": payload.get("title"), "date": payload.get("date"), "reason": item.error}
+            rows.append({**row, "code": run.code_version if is_dead else None})
+        yield rows
 
 
 async def _has_any(pages: AsyncIterator[list[Row]]) -> bool:

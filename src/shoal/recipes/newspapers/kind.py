@@ -49,7 +49,12 @@ class NewspaperContext:
         check_selectors(header, self.paper)
         self.cleaner = FieldCleaner(header, self.paper)
         self.client = NewspaperClient(header, self.paper)
-        self.known = KnownArticles(header, self.paper, lambda: scraper.output_folder if scraper is not None else "")
+        self.known = KnownArticles(
+            header,
+            self.paper,
+            lambda: scraper.output_folder if scraper is not None else "",
+            lambda: scraper.code_version if scraper is not None else None,
+        )
         self.listing_urls = ListingUrls(self.paper)
         self.listing_urls.check(header)
         self.reader = Reader(self.paper, self.cleaner, source=header.name, country=header.country)

@@ -42,10 +42,16 @@ class KnownArticles:
     ledger; those of the files are for runs whose ledger is new each time.
     """
 
-    def __init__(self, header: YamlHeader, paper: Newspaper, data_folder: Callable[[], str]) -> None:
-        """`data_folder`: the operator's folder for exports, known when the scraper was configured."""
+    def __init__(
+        self, header: YamlHeader, paper: Newspaper, data_folder: Callable[[], str], code: Callable[[], str | None]
+    ) -> None:
+        """`data_folder`: the operator's folder for exports, known when the scraper was configured.
+
+        `code`: the version of the file and its functions. What failed permanently is known to the same version only.
+        """
         self._header = header
         self._data_folder = data_folder
+        self._code = code
         self._patterns = as_tuple(paper.known)
         self._keys: frozenset[bytes] | None = None
         self.marks: frozenset[str] = frozenset()
@@ -71,7 +77,13 @@ class KnownArticles:
         own = glob.escape(str(newspaper_folder(self._header, self._data_folder())))
         patterns = (*self._patterns, f"{own}/news*.csv", f"{own}/{DROPPED}", f"{own}/*.jsonl")
         found = (glob.glob(pattern, root_dir=folder, recursive=True) for pattern in patterns)
-        urls = (url for names in found for name in names for url in _urls(folder / name))
+        code = self._code()
+        urls = (
+            url
+            for names in found
+            for name in names
+            for url in _urls(folder / name, code if name.endswith(f"/{DROPPED}") else None)
+        )
         return frozenset(key for url in urls if (key := _key(url)) is not None)
 
 
@@ -85,11 +97,12 @@ def read_marks(folder: Path) -> list[str]:
     return [mark for mark in marks if isinstance(mark, str)] if isinstance(marks, list) else []
 
 
-def _urls(file: Path) -> Iterator[str]:
+def _urls(file: Path, code: str | None = None) -> Iterator[str]:
+    """`code`: leave out the rows of other versions of the code."""
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:
             if file.suffix == ".csv":
-                yield from _column(file, lines)
+                yield from _column(file, lines, code)
             elif file.suffix == ".jsonl":
                 decode = msgspec.json.Decoder(_Line).decode
                 yield from (url for line in lines if not line.isspace() and (url := decode(line).url))
@@ -102,12 +115,12 @@ def _urls(file: Path) -> Iterator[str]:
         ) from None
 
 
-def _column(file: Path, lines: TextIO) -> Iterator[str]:
+def _column(file: Path, lines: TextIO, code: str | None) -> Iterator[str]:
     csv.field_size_limit(MAX_FIELD_BYTES)
     rows = csv.DictReader(lines)
     if "url" not in (rows.fieldnames or ()):
         raise InvalidScraper(f"{file} has no column url.", remedy="Take it out of known.")
-    yield from (row["url"] for row in rows if row["url"])
+    yield from (row["url"] for row in rows if row["url"] and (code is None or row.get("code") in (None, "", code)))
 
 
 def _key(url: str) -> bytes | None:
