@@ -324,6 +324,17 @@ async def test_a_site_that_asks_to_wait_is_reported_to_the_gate(save: Saver, sit
     assert gate.throttled.retry_after == 7
 
 
+async def test_a_name_that_cannot_be_a_file_is_no_fault_of_the_disk(save: Saver, site: Site, folder: Path) -> None:
+    """It ends the item; every other failure to write a file would end the worker."""
+    site.answers["/f.bin"] = ServedFile(CONTENT)
+    await save(name="a/b")
+    for name, why in (("n" * 300, "too long"), ("a/b/c", "same name"), ("a/b/c/d", "same name")):
+        with pytest.raises(Permanent, match=why):
+            await save(name=name)
+    await save(name="c")
+    assert stored(folder) == ["a/b", "c"]
+
+
 async def test_a_full_disk_is_one_sentence_and_the_part_is_kept(
     save: Saver, site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

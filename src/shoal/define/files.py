@@ -12,9 +12,6 @@ from shoal.errors import Permanent, ShoalError, StoreFailed
 
 # An object's key is not longer: S3, Google Cloud Storage and Azure alike.
 MAX_KEY_BYTES = 1024
-# What is wrong with a name in a folder that exists: a part is too long, a file is where it needs a folder (mkdir says
-# that it exists), or a folder is where it needs a file.
-_NAME_ERRORS = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
 
 
 class Files:
@@ -64,11 +61,9 @@ def _write(place: str, name: str, content: bytes) -> str:
             target.discard()
             raise
     except (OSError, ShoalError) as error:
-        cause = error if isinstance(error, OSError) else error.__cause__
-        if place_exists and isinstance(cause, OSError) and cause.errno in _NAME_ERRORS:
-            if cause.errno == errno.ENAMETOOLONG:
-                raise _wrong_name(name, "it is too long; shorten it: a part may have 255 bytes") from error
-            raise _wrong_name(name, "a file and a folder would have the same name; choose another") from error
+        why = storage.name_problem(error if isinstance(error, OSError) else error.__cause__)
+        if place_exists and why is not None:
+            raise _wrong_name(name, why) from error
         raise StoreFailed(
             f"{path} could not be written: {error}", remedy="Free disk space, or choose another folder with `files`."
         ) from error

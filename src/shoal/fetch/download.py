@@ -527,6 +527,8 @@ class _PartialFile:
             except (StoreFailed, AttemptEnded):
                 raise
             except OSError as error:
+                if (why := storage.name_problem(error)) is not None:  # its folder exists: the partial files are there
+                    raise Permanent(f"the file {quoted(download.path)} cannot be written: {why}") from error
                 raise _store_failed(download.path, error) from error
             except ShoalError as error:  # of the object store
                 raise StoreFailed(

@@ -5,7 +5,7 @@
 
 from shoal.storage.objects import ObjectForbidden, is_object_url
 from shoal.storage.stored import StoredBytes, delete, read, stat
-from shoal.storage.targets import STDOUT, Target, check_writable, open_target, write_errors_explained
+from shoal.storage.targets import STDOUT, Target, check_writable, name_problem, open_target, write_errors_explained
 
 __all__ = [
     "STDOUT",
@@ -15,6 +15,7 @@ __all__ = [
     "check_writable",
     "delete",
     "is_object_url",
+    "name_problem",
     "open_target",
     "read",
     "stat",

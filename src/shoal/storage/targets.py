@@ -160,6 +160,17 @@ class AtomicFile(_DescriptorTarget):
         return os.open(self._temp_path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666), True
 
 
+def name_problem(error: BaseException | None) -> str | None:
+    """Why a file below a folder that exists cannot have its name, if the error says so; None for any other error."""
+    match error:
+        case OSError(errno=errno.ENAMETOOLONG):
+            return "it is too long; shorten it: a part may have 255 bytes"
+        case OSError(errno=errno.ENOTDIR | errno.EISDIR | errno.EEXIST):  # mkdir says EEXIST where a file is
+            return "a file and a folder would have the same name; choose another"
+        case _:
+            return None
+
+
 @contextmanager
 def write_errors_explained(path: object) -> Iterator[None]:
     """Turn OSErrors of writing to `path` into a UsageError with a remedy."""
