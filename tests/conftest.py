@@ -1,6 +1,7 @@
 """Fixtures for all tests: real databases, started on first use, once per test process; projects; the command line."""
 
 import os
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +24,10 @@ from tests.support.tor_network import TorNetwork
 # Whoever works behind a proxy still tests on loopback.
 for variable in [name for name in os.environ if name.upper().endswith("_PROXY")]:
     del os.environ[variable]
+
+# A shell without job control starts background jobs with SIGINT ignored, and whatever they start would ignore it too.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Asserts of the public suite explain themselves as those of our own tests do.
 pytest.register_assert_rewrite("shoal.testing")
