@@ -54,11 +54,14 @@ CHAOS_MINUTES = 60
 CHAOS_ITEMS = 1000000
 
 # The tests run whatever the campaign found; the exit code is that of the campaign if it failed.
-chaos: setup parts ## an hour of faults on one large run, with a report; then the long versions of tests
+chaos: setup parts ## an hour of faults on one large run (CHAOS_MINUTES), with a report in build/chaos.json; then `make long`
 	@code=0; \
-	$(BIN)/python -m tests.chaos.campaign --minutes $(CHAOS_MINUTES) --items $(CHAOS_ITEMS) --report bench/results/chaos.json || code=$$?; \
-	SHOAL_CHAOS=long $(PYTEST) $(PYTEST_ARGS) $(CHAOS) || [ $$code != 0 ] || code=$$?; \
+	$(BIN)/python -m tests.chaos.campaign --minutes $(CHAOS_MINUTES) --items $(CHAOS_ITEMS) --report build/chaos.json || code=$$?; \
+	$(MAKE) long || [ $$code != 0 ] || code=$$?; \
 	exit $$code
+
+long: setup parts ## the long versions of the kill, crash, attack, multi-node and random-history tests, and of the recipes
+	SHOAL_CHAOS=long $(PYTEST) $(PYTEST_ARGS) $(CHAOS)
 
 # The engine and what images are made of; see tests/containers.
 CONTAINER_PARTS = dockerd:docker.io debootstrap:debootstrap podman:podman runc:runc iptables:iptables catatonit:catatonit
@@ -173,4 +176,4 @@ clean: ## remove .venv, caches and build output
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist web/node_modules src/shoal/control/static
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup test quick lint demo screenshots bench chaos containers parts lock reference licences dist freeze clean
+.PHONY: help setup test quick lint demo screenshots bench chaos long containers parts lock reference licences dist freeze clean

@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -106,7 +107,7 @@ class Campaign:
         self._seconds = minutes * 60
         self._items = items
         self._random = random.Random(seed)
-        self._faults = [fault for fault in FAULTS if fault.name in faults]
+        self.faults = [fault for fault in FAULTS if fault.name in faults]
         self._next_faults: list[Fault] = []
         self._hostile = hostile
         self._proxied = self._in_time(1 / PROXIED_DELAY, 20) if proxied is None else proxied
@@ -117,6 +118,17 @@ class Campaign:
         self.report = CampaignReport(seed=seed, minutes=minutes)
 
     def execute(self, lab: Lab, folder: Path, tor_network: TorNetwork | None = None) -> CampaignReport:
+        """Whatever ends it before its end, the report says so and has what is known by then."""
+        self.report.interrupted = "the campaign had not begun"
+        try:
+            self._execute(lab, folder, tor_network)
+        except BaseException as error:
+            self.report.interrupted = f"{type(error).__name__} after {self.report.minutes_taken:.1f} minutes"
+            raise
+        self.report.interrupted = ""
+        return self.report
+
+    def _execute(self, lab: Lab, folder: Path, tor_network: TorNetwork | None) -> None:
         with ExitStack() as stack:
             site = stack.enter_context(LoggedSite(lab.site_node))
             fleet = stack.enter_context(Fleet(lab, folder))
@@ -127,17 +139,18 @@ class Campaign:
             teams = self._begin(fleet, site, proxies, tor, feeder)
             scene = stack.enter_context(Scene(fleet, teams, lease=LEASE, proxies=proxies, tor=tor))
             began = time.monotonic()
-            asyncio.run(self._steer(scene, began, site, feeder))
-            took = time.monotonic() - began
+            try:
+                asyncio.run(self._steer(scene, began, site, feeder))
+            finally:
+                took = time.monotonic() - began
+                self.report.minutes_taken = round(took / 60, 1)
             scene.stop()
             _say("all workers have stopped; judging")
-            self.report.minutes_taken = round(took / 60, 1)
             self.report.pooler_crashes = scene.pooler_crashes
             asyncio.run(judging.judge_runs(scene, self.report))
             self.report.politeness = asyncio.run(judging.judge_visits(scene, site, proxies, self.tolerance))
             self.report.tor = None if tor is None else tor.judge()
             self.report.pages_per_second = round(sum(run.done for run in self.report.runs.values()) / took, 1)
-        return self.report
 
     def _begin(
         self, fleet: Fleet, site: LoggedSite, proxies: Proxies, tor: TorSide | None, feeder: Project
@@ -267,12 +280,12 @@ class Campaign:
         """Each fault comes once, in random order, before any of them comes again."""
         while True:
             if not self._next_faults:
-                self._next_faults = self._random.sample(self._faults, len(self._faults))
+                self._next_faults = self._random.sample(self.faults, len(self.faults))
             fault = self._next_faults.pop()
             team = scene.teams.get(fault.team)
             if team is not None and not team.is_finished:
                 return fault
-            if not any(not scene.teams[each.team].is_finished for each in self._faults if each.team in scene.teams):
+            if not any(not scene.teams[each.team].is_finished for each in self.faults if each.team in scene.teams):
                 return fault
 
     async def _strike(self, ledger: Ledger, scene: Scene) -> None:
@@ -364,6 +377,12 @@ def _describe(scene: Scene, fault: Fault) -> str:
     return "\n".join([f"after: {fault.name}", *seen, *said])
 
 
+def _commit() -> str:
+    """Of the code that runs, marked when it has changes that are not committed."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def _say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
@@ -375,7 +394,7 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=None, help="the order of faults; default: a random one")
     options.add_argument("--fault", action="append", help="only these faults, by name")
     options.add_argument("--no-tor", action="store_true", help="without the run that goes out through Tor")
-    options.add_argument("--report", type=Path, help="write the report as JSON")
+    options.add_argument("--report", type=Path, help="write the report as JSON, also when it is interrupted")
     chosen = options.parse_args()
     # What it has started ends with it, also in the background of a shell.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -387,18 +406,28 @@ def main() -> int:
         seed=seed,
         faults=chosen.fault or [fault.name for fault in FAULTS],
     )
-    with ExitStack() as stack:
-        network = None
-        if not chosen.no_tor:
-            try:
-                network = stack.enter_context(TorNetwork())
-            except MissingPartError as error:
-                _say(f"without Tor: {error}")
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="shoal-chaos-"))
-        lab = stack.enter_context(Lab(fsync=True))
-        report = campaign.execute(lab, Path(folder), network)
-    if chosen.report is not None:
-        chosen.report.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+    report = campaign.report
+    report.commit = _commit()
+    try:
+        with ExitStack() as stack:
+            network = None
+            if not chosen.no_tor:
+                try:
+                    network = stack.enter_context(TorNetwork())
+                except MissingPartError as error:
+                    report.left_out.append(f"without Tor: {error}")
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="shoal-chaos-"))
+            lab = stack.enter_context(Lab(fsync=True))
+            campaign.execute(lab, Path(folder), network)
+        if report.minutes_taken < SHARE_WITH_FAULTS * report.minutes:
+            report.left_out.append(f"all items had ended after {report.minutes_taken:g} of {report.minutes:g} minutes")
+        never = [fault.name for fault in campaign.faults if fault.name not in report.faults]
+        if never:
+            report.left_out.append(f"faults that never came: {', '.join(never)}")
+    finally:
+        if chosen.report is not None:
+            chosen.report.parent.mkdir(parents=True, exist_ok=True)
+            chosen.report.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
     print(report.table())
     for text in (*report.politeness.examples, *report.unexplained, *report.audit, *report.failed_faults):
         print(text, file=sys.stderr)

@@ -108,7 +108,8 @@ def _lock_tables(scene: Scene, rng: random.Random) -> None:
 def _lock_rows(scene: Scene, rng: random.Random) -> None:
     """Somebody holds the rows of all lanes and workers, for longer than a command may take."""
     statement = "select 1 from shoal.lane order by id for update; select 1 from shoal.worker order by no for update"
-    # Workers lock rows of both in another order now and then: then PostgreSQL ends one of them.
+    # Workers lock rows of both in another order now and then: then PostgreSQL ends one of them, and if that is this
+    # transaction, nothing was locked this time.
     with contextlib.suppress(asyncpg.DeadlockDetectedError):
         asyncio.run(_execute(scene, statement, rng.uniform(3.5, 5.0)))
 

@@ -35,15 +35,30 @@ class RunReport(msgspec.Struct, kw_only=True):
     worker_restarts: int = 0
 
 
+class TorReport(msgspec.Struct, frozen=True):
+    """Requests through Tor, and what did not go through it. Delays are not judged: each circuit has its own latency."""
+
+    visits: int = 0
+    direct: int = 0
+    examples: tuple[str, ...] = ()
+
+
 class CampaignReport(msgspec.Struct, kw_only=True):
+    """`commit`: of the code, as git describes it. `interrupted`: why the campaign ended before it was judged; what it
+    says of losses and politeness means nothing then. `left_out`: what a full campaign has and this one had not.
+    """
+
     seed: int
     minutes: float
+    commit: str = ""
+    interrupted: str = ""
+    left_out: list[str] = []
     minutes_taken: float = 0.0
     runs: dict[str, RunReport] = {}
     hostile_pages: dict[str, int] = {}
     audit: list[str] = []
     politeness: Politeness = Politeness()
-    tor: Politeness | None = None
+    tor: TorReport | None = None
     waits_checked: int = 0
     unexplained: list[str] = []
     stalls: list[str] = []
@@ -70,7 +85,8 @@ class CampaignReport(msgspec.Struct, kw_only=True):
             wrong[f"stored twice ({name})"] = run.stored_twice
             wrong[f"ended otherwise than expected ({name})"] = len(run.wrong)
             wrong[f"not finished ({name})"] = run.unfinished
-        return [f"{number} {name}" for name, number in wrong.items() if number]
+        problems = [f"{number} {name}" for name, number in wrong.items() if number]
+        return [*([f"not judged: {self.interrupted}"] if self.interrupted else []), *self.left_out, *problems]
 
     def table(self) -> str:
         """The report for a reader, as Markdown."""

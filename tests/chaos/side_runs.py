@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Self
 
 from tests.chaos.logged_site import PLAIN_CONFIG, PORT, PROXIED_DELAY, with_priority
-from tests.chaos.site_log import Excuses, Politeness, Rules, judge, read_visits
+from tests.chaos.report import TorReport
+from tests.chaos.site_log import Excuses, Rules, judge, read_visits
 from tests.support.account import Account
 from tests.support.binaries import proxy_program
 from tests.support.nginx import is_listening, nginx
@@ -147,12 +148,12 @@ class TorSide:
                 continue
         return False
 
-    def judge(self) -> Politeness:
+    def judge(self) -> TorReport:
         """By the log of the site in there, and by the counters of packets that did not go through Tor."""
         found = judge(read_visits(self._log), Rules({}, {}, {SITE: EXITS}), Excuses())
         now = self.network.counts()
         packets = sum(now[name] - self._before[name] for name in now)
-        return Politeness(visits=found.visits, direct=found.direct + packets, examples=found.examples)
+        return TorReport(visits=found.visits, direct=found.direct + packets, examples=found.examples)
 
 
 def enqueue(project: Project, name: str, urls: Iterable[str], *options: str) -> str:

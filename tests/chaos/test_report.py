@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.chaos.report import CampaignReport, Recovery, RunReport
+from tests.chaos.campaign import Campaign
+from tests.chaos.report import CampaignReport, Recovery, RunReport, TorReport
 from tests.chaos.site_log import Politeness
 
 CLEAN = CampaignReport(
@@ -16,7 +17,7 @@ CLEAN = CampaignReport(
     minutes_taken=50.0,
     runs={"shop": RunReport(items=10, done=9, dead=1), "homes": RunReport(items=5, done=5)},
     politeness=Politeness(visits=20, late_gaps=3, orphan_crowds=2),
-    tor=Politeness(visits=4),
+    tor=TorReport(visits=4),
     faults={"kill": 3},
     recoveries=[Recovery("kill", 1.0, 6.0), Recovery("kill", 2.0, 7.5), Recovery("kill", 9.0, 9.0)],
 )
@@ -38,7 +39,9 @@ def test_what_was_excused_is_no_problem_and_is_printed() -> None:
         ({"runs": {"onion": RunReport(items=10, unfinished=3)}}, "3 not finished (onion)"),
         ({"politeness": Politeness(gaps=1)}, "1 too close together"),
         ({"politeness": Politeness(crowds=6)}, "6 more at once than allowed"),
-        ({"politeness": Politeness(direct=1), "tor": Politeness(direct=2)}, "3 direct requests"),
+        ({"politeness": Politeness(direct=1), "tor": TorReport(direct=2)}, "3 direct requests"),
+        ({"interrupted": "KeyboardInterrupt"}, "not judged: KeyboardInterrupt"),
+        ({"left_out": ["no tor"]}, "no tor"),
         ({"audit": ["..."]}, "1 found by the audit"),
         ({"unexplained": ["..."]}, "1 waits without a true reason"),
         ({"stalls": ["..."]}, "1 stalls"),
@@ -47,3 +50,14 @@ def test_what_was_excused_is_no_problem_and_is_printed() -> None:
 )
 def test_each_problem_is_named(change: dict[str, Any], problem: str) -> None:
     assert msgspec.structs.replace(CLEAN, **change).problems == [problem]
+
+
+def test_an_interrupted_campaign_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Campaign, "_execute", interrupt)
+    campaign = Campaign(minutes=1, items=10, seed=1, faults=())
+    with pytest.raises(KeyboardInterrupt):
+        campaign.execute(None, None)  # type: ignore[arg-type]
+    assert campaign.report.problems == ["not judged: KeyboardInterrupt after 0.0 minutes"]
