@@ -4,9 +4,9 @@ PYTHON =
 BIN = .venv/bin
 PIP = PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 PYTEST = $(BIN)/python -m pytest
-# Many tests wait more than they work: three processes keep two cores busy. Each has a real PostgreSQL.
+# Many tests wait more than they work: four processes keep two cores busy. Each has a real PostgreSQL.
 # RabbitMQ takes seconds to start: the tests that need it form a group, which stays in one process.
-PYTEST_ARGS = -n 3 --dist loadgroup
+PYTEST_ARGS = -n 4 --dist loadgroup
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile

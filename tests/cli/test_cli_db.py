@@ -253,3 +253,31 @@ def test_sqlite_does_not_import_the_postgres_driver(shoal: Shoal, sqlite_path: P
     assert said.returncode == 0
     assert "shoal.ledger.sqlite" in said.stderr
     assert "asyncpg" not in said.stderr
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_dry_run_begins_no_file(sqlite_path: Path, shoal: Shoal, begun: bool) -> None:
+    """Neither where there is none nor in one that is empty."""
+    if begun:
+        sqlite_path.touch()
+    finished = shoal("db", "migrate", "--dry-run", SHOAL_LEDGER=str(sqlite_path))
+    assert finished.returncode == 0, finished.stderr
+    assert "would go from schema version 0 to" in finished.stdout
+    found = {path.name: path.stat().st_size for path in sqlite_path.parent.glob(f"{sqlite_path.name}*")}
+    assert found == ({sqlite_path.name: 0} if begun else {})
+
+
+def test_a_dry_run_creates_no_schema_on_postgres(postgres_url: str, shoal: Shoal) -> None:
+    finished = shoal("db", "migrate", "--dry-run", SHOAL_LEDGER=postgres_url)
+    assert finished.returncode == 0, finished.stderr
+    assert "would go from schema version 0 to" in finished.stdout
+
+    async def schemas() -> int:
+        connection = await asyncpg.connect(postgres_url)
+        try:
+            found: int = await connection.fetchval("select count(*) from pg_namespace where nspname = 'shoal'")
+            return found
+        finally:
+            await connection.close()
+
+    assert asyncio.run(schemas()) == 0

@@ -96,8 +96,9 @@ def test_a_delay_has_its_own_costs() -> None:
 
 
 def test_the_database_is_the_limit_and_more_cores_raise_it() -> None:
-    costs = msgspec.structs.replace(COSTS, connections=0.1)  # however many workers, no pooler
-    eight, sixteen = (plan(costs, concurrency=100, database_cores=cores) for cores in (8, 16))
+    quick = msgspec.structs.replace(LANE, enqueue=1e-6)
+    costs = msgspec.structs.replace(COSTS, connections=0.1, no_lanes=quick)  # however many workers, no pooler
+    eight, sixteen = (plan(costs, pages=1e9, concurrency=100, database_cores=cores) for cores in (8, 16))
     assert eight.bottleneck == "database"
     # Of 200 pages a second of a worker one in nine is alone.
     assert eight.rate == pytest.approx(8 * BUSY_SHARE / (0.001 / 9))
@@ -215,6 +216,8 @@ def test_robots_txt_is_read_by_each_worker_and_forgotten_when_hosts_are_many() -
         ({"hours": 0}, "--hours"),
         ({"workers": 0.5}, "--workers"),
         ({"workers": 2.5}, "--workers"),
+        ({"concurrency": 2.5}, "--concurrency"),
+        ({"per_host": 1.5}, "--per-host"),
         ({"workers": math.inf}, "--workers"),
         ({"hours": 1, "workers": 1}, "--hours and --workers"),
         ({"database_cores": 0}, "--database-cores"),
@@ -238,7 +241,10 @@ def test_a_bad_value_is_named_with_a_remedy(job: dict[str, float], option: str) 
     goal=st.sampled_from([{}, {"hours": 24.0}])
     | st.builds(lambda workers: {"workers": workers}, st.integers(1, 2_000)),
 )
-def test_no_plan_is_faster_than_one_of_its_limits(goal: dict[str, float], cores: int, **job: object) -> None:
+def test_no_plan_is_faster_than_one_of_its_limits(
+    goal: dict[str, float], cores: int, latency: float, **job: object
+) -> None:
+    job["latency"] = latency
     workers = goal.get("workers", 0)
     pooler = MEASURED.pooler if workers * MEASURED.connections > MANY_CONNECTIONS else 1
     if workers * MEASURED.idle_database * pooler >= BUSY_SHARE * cores:
@@ -252,5 +258,7 @@ def test_no_plan_is_faster_than_one_of_its_limits(goal: dict[str, float], cores:
     assert found.database_cores <= cores
     assert all(found.rate <= limit * 1.000001 for limit in found.limits.values() if limit is not None)
     assert found.rate * found.hours * 3600 == pytest.approx(job["pages"])
+    assert found.hours * 3600 >= latency * 0.999
+    assert found.hours >= found.enqueue_hours * 0.999
     assert min(found.workers, found.database_cores, found.ledgers) >= 1
     assert 0 < found.worker_cores <= found.workers

@@ -190,9 +190,14 @@ def claimed_pythons() -> list[str]:
     return sorted(named, key=lambda text: int(text.removeprefix("3.")))
 
 
+def untried_pythons(tried: Iterable[str]) -> list[str]:
+    """The versions that are claimed and not among these."""
+    return [version for version in claimed_pythons() if version not in set(tried)]
+
+
 def check_claims(tried: Iterable[str]) -> None:
     """Raises WheelError unless every version that is claimed was tried."""
-    if untried := sorted(set(claimed_pythons()) - set(tried)):
+    if untried := untried_pythons(tried):
         raise WheelError(f"not tried with Python {', '.join(untried)}, which pyproject.toml claims: install it")
 
 
@@ -237,6 +242,8 @@ def main() -> None:
     _say("twine check: passed")
     found = pythons()
     _say(f"found Python {', '.join(found)}")
+    if untried := untried_pythons(found):
+        _say(f"not found: Python {', '.join(untried)}, which pyproject.toml claims; so this fails at its end")
     for version, python in found.items():
         with scratch_folder() as folder:
             installed = Installed(folder, python, wheel)

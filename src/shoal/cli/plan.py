@@ -20,11 +20,11 @@ UNITS = ("", "K", "M", "G", "T", "P", "E")
 @with_options
 def plan(
     session: Session,
-    pages: Annotated[float, typer.Option(help="Pages to fetch, such as 1e9.")],
+    pages: Annotated[str, typer.Option(help="Pages to fetch, such as 1e9 or 20M.")],
     latency: Annotated[float, typer.Option(help="Seconds until a page is there.")] = 0.5,
     size: Annotated[str, typer.Option(help="Bytes of a page.")] = "50KB",
     hosts: Annotated[
-        float | None, typer.Option(help="Hosts that they are spread over; without it no host is a limit.")
+        str | None, typer.Option(help="Hosts that they are spread over; without it no host is a limit.")
     ] = None,
     delay: Annotated[float, typer.Option(help="Seconds between two pages of a host.")] = 1.0,
     per_host: Annotated[float, typer.Option(help="Pages of a host at once.")] = 1,
@@ -48,18 +48,18 @@ def plan(
 
     planned = plan_job(
         CapacityJob(
-            pages=pages,
+            pages=parse_quantity("--pages", pages, "1e9 or 20M"),
             latency=latency,
-            size=parse_quantity("--size", size, "50KB"),
-            record_size=parse_quantity("--record-size", record_size, "300B"),
-            hosts=hosts,
+            size=parse_quantity("--size", size, "50KB", "bytes"),
+            record_size=parse_quantity("--record-size", record_size, "300B", "bytes"),
+            hosts=None if hosts is None else parse_quantity("--hosts", hosts, "1e6 or 1M"),
             delay=delay,
             per_host=per_host,
             concurrency=concurrency,
             hours=hours,
             workers=workers,
             database_cores=database_cores,
-            bandwidth=None if bandwidth is None else parse_quantity("--bandwidth", bandwidth, "10Gbit"),
+            bandwidth=None if bandwidth is None else parse_quantity("--bandwidth", bandwidth, "10Gbit", "bits"),
             store=store,
         )
     )
@@ -98,7 +98,11 @@ def _show(session: Session, planned: PlannedJob) -> None:
             ("enqueueing", f"{_number(found.enqueue_hours)} h", "by one process; workers may start at once"),
         ],
     )
-    limits = ", ".join(f"{name} {_number(rate)}" for name, rate in found.limits.items() if rate is not None)
+    limits = ", ".join(
+        f"{name} {_number(rate)}"
+        for name, rate in found.limits.items()
+        if rate is not None and (name != "pages" or found.bottleneck == "pages")
+    )
     _paragraph(session, f"{planned.reason} Pages/s at most: {limits}.")
     for text in planned.advice:
         _paragraph(session, text, bullet="- ")

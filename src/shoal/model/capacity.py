@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from shoal.errors import InvalidSetting
 from shoal.model.page_costs import LaneCosts, PageCosts
 
-Bottleneck = Literal["hosts", "database", "connections", "network", "workers", "hours"]
+Bottleneck = Literal["hosts", "database", "connections", "network", "workers", "hours", "enqueueing", "pages"]
 # A database that is busier than this answers late: checkpoints, vacuum and peaks need the rest.
 BUSY_SHARE = 0.7
 # Whole workers are a little slower than their limit, which must not cost another core.
@@ -25,27 +25,31 @@ MANY_CONNECTIONS = 300
 POOLED_PER_CORE = 4
 # Pages a second of one worker with which half of its pages share their claim and their commit with another.
 SHARING_RATE = 25.0
+# Nothing is gained by workers that only make a job shorter than this.
+SHORTEST_SECONDS = 60.0
 # How many sites a worker keeps the robots.txt of, for a day.
 ROBOTS_KEPT = 10_000
 # Bytes of a request and of the head of its answer.
 HEADERS_BYTES = 1_000
 # Not measured: what HTML shrinks to in the store, and the part of a block that a file leaves unused.
 STORED_SHARE, STORED_FILE_BYTES = 0.25, 2_500
+MOST_CORES = 1_024
 _MOST = 1e15
 _RANGES = {
-    "pages": (1, _MOST, "a number of pages, such as 1e6"),
+    "pages": (1, _MOST, "a number of pages from 1 to 1e15, such as 1e6"),
     "latency": (0, 3_600, "seconds from 0 to 3600"),
-    "size": (0, 1e12, "bytes of a page, such as 50KB"),
-    "record_size": (0, 1e9, "bytes of a record, such as 300"),
-    "hosts": (1, _MOST, "a number of hosts, such as 1e6"),
+    "size": (0, 1e12, "bytes of a page, at most 1TB, such as 50KB"),
+    "record_size": (0, 1e9, "bytes of a record, at most 1GB, such as 300"),
+    "hosts": (1, _MOST, "a number of hosts from 1 to 1e15, such as 1e6"),
     "delay": (0, 86_400, "seconds from 0 to 86400"),
-    "per_host": (1, 1e6, "pages of a host at once, from 1 to 1000000"),
-    "concurrency": (1, 10_000, "pages at once in a worker, from 1 to 10000"),
+    "per_host": (1, 1e6, "a whole number of pages of a host at once, from 1 to 1000000"),
+    "concurrency": (1, 10_000, "a whole number of pages at once in a worker, from 1 to 10000"),
     "hours": (1e-3, 1e6, "hours from 0.001 to 1000000"),
     "workers": (1, 1e6, "a whole number of workers from 1 to 1000000"),
-    "database_cores": (1, 1_024, "cores from 1 to 1024"),
-    "bandwidth": (1e3, 1e15, "bits a second, such as 1Gbit"),
+    "database_cores": (1, MOST_CORES, f"cores from 1 to {MOST_CORES}"),
+    "bandwidth": (1e3, 1e15, "bits a second from 1Kbit to 1000Tbit, such as 1Gbit"),
 }
+_WHOLE = {"per_host", "concurrency", "workers"}
 
 
 class CapacityJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,10 +79,11 @@ class CapacityJob(msgspec.Struct, frozen=True, kw_only=True):
         """Raises InvalidSetting for a value that is out of range, and for hours together with workers."""
         for name, (low, high, what) in _RANGES.items():
             value = getattr(self, name)
-            is_whole = name != "workers" or value is None or value % 1 == 0
-            if value is not None and not (math.isfinite(value) and low <= value <= high and is_whole):
+            if value is None:
+                continue
+            if not (math.isfinite(value) and low <= value <= high) or (name in _WHOLE and value % 1):
                 option = name.replace("_", "-")
-                raise InvalidSetting(f"--{option} is {value:g}; it must be {what}.", remedy="Choose a valid value.")
+                raise InvalidSetting(f"--{option} is {value:g}.", remedy=f"Give {what}.")
         if self.hours is not None and self.workers is not None:
             raise InvalidSetting(
                 "--hours and --workers were both given, and one follows from the other.", remedy="Give one of them."
@@ -94,7 +99,8 @@ class CapacityJob(msgspec.Struct, frozen=True, kw_only=True):
 class CapacityPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a job needs. Rates are pages per second, bytes are of the whole job.
 
-    `limits`: how fast each resource lets it be, None for one that does not limit. `bottleneck`: which of them decides.
+    `limits`: how fast each resource lets it be, None for one that does not limit; `pages`: so few that they are done
+    within the time of one page, or without a goal within a minute. `bottleneck`: which of them decides.
     `wanted_rate`: what `hours` asks for. `connections`: to PostgreSQL, at most; if `pooled`, what the pool of PgBouncer
     should have at least. `database_load`: cores that are busy; `database_cores`: what the server should have for that.
     `calls_per_page`: claims and commits. `robots_requests`: requests of robots.txt on top, at most. `enqueue_hours`: of
@@ -184,6 +190,8 @@ def make_capacity_plan(job: CapacityJob, costs: PageCosts) -> CapacityPlan:
     wanted = None if job.hours is None else job.pages / (job.hours * 3_600)
     limits = _database_limits(job, costs, full_rate)
     one_ledger = min(limits.values())
+    limits["enqueueing"] = 1 / lane_costs(job, costs).enqueue
+    limits["pages"] = job.pages / _shortest_seconds(job, costs)
     if job.hosts is not None:
         limits["hosts"] = job.hosts * _host_rate(job, costs)
     if job.bandwidth is not None:
@@ -205,7 +213,7 @@ def make_capacity_plan(job: CapacityJob, costs: PageCosts) -> CapacityPlan:
         wanted_rate=wanted,
         hours=job.pages / rate / 3_600,
         bottleneck=bottleneck,
-        limits={name: limits.get(name) for name in ("hosts", "network", "database", "connections", "workers")},
+        limits={name: limits.get(name) for name in get_args(Bottleneck) if name != "hours"},
         workers=workers,
         worker_rate=worker_rate,
         worker_cores=rate * worker_seconds(job, costs, worker_rate),
@@ -225,6 +233,12 @@ def make_capacity_plan(job: CapacityJob, costs: PageCosts) -> CapacityPlan:
         ledgers=max(1, math.ceil(asked / one_ledger - 1e-9)) if math.isfinite(asked) else 1,
         error=costs.error,
     )
+
+
+def _shortest_seconds(job: CapacityJob, costs: PageCosts) -> float:
+    """No job takes less than one page. Without a goal it is not worth workers to make it shorter than a minute."""
+    page = slot_seconds(job, costs)
+    return page if job.hours is not None or job.workers is not None else max(SHORTEST_SECONDS, page)
 
 
 def _host_rate(job: CapacityJob, costs: PageCosts) -> float:

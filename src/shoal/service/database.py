@@ -66,9 +66,9 @@ class PendingMigrations(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def find_pending_migrations(settings: Settings) -> PendingMigrations:
-    """What `migrate` would do, without doing it: a SQLite file is not created. Raises LedgerTooNew."""
+    """What `migrate` would do, without doing it: no SQLite file is created or begun. Raises LedgerTooNew."""
     path = sqlite_path(settings.ledger)
-    if path is not None and not path.exists():
+    if path is not None and not (path.exists() and path.stat().st_size):
         with TemporaryDirectory() as folder:
             empty = msgspec.structs.replace(settings, ledger=f"{folder}/empty.sqlite3")
             return await _pending(await connect_ledger(empty))

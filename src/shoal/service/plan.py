@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from typing import Literal
 
 import msgspec
 
@@ -10,7 +12,9 @@ from shoal.errors import InvalidSetting
 from shoal.model.capacity import (
     BUSY_SHARE,
     MANY_CONNECTIONS,
+    MOST_CORES,
     ROBOTS_KEPT,
+    SHORTEST_SECONDS,
     STORED_SHARE,
     CapacityJob,
     CapacityPlan,
@@ -27,7 +31,12 @@ MOST_CONCURRENCY = 128
 WORTH = 1.15
 ROBOTS_SHARE = 0.05
 MANY_FILES = 10_000_000
-_QUANTITY = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*(?:([kmgtp])(i?))?(b|bytes?|bits?|bits?/s|bps)?", re.IGNORECASE)
+Unit = Literal["bytes", "bits", ""]
+_QUANTITY = re.compile(
+    r"(?P<number>\d+(?:\.\d+)?(?:e\d+)?)\s*(?:(?P<power>[kmgtp])(?P<binary>i?))?"
+    r"(?:(?P<bytes>b|bytes?)|(?P<bits>bits?|bps))?(?P<rate>/s)?",
+    re.IGNORECASE,
+)
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 
 
@@ -41,15 +50,20 @@ class PlannedJob(msgspec.Struct, frozen=True, kw_only=True):
     measured_on: str
 
 
-def parse_quantity(option: str, text: str, example: str) -> float:
-    """`50KB`, `1.5MiB`, `300`, `1Gbit`, `1e6` as a number. Raises InvalidSetting for anything else."""
-    found = _QUANTITY.fullmatch(text.strip())
-    if found is None:
-        raise InvalidSetting(f"{option} is {text!r}; it must be a size.", remedy=f"Write it as {example}.")
-    number, power, binary, _ = found.groups()
-    base = 1_024 if binary else 1_000
-    factor: int = base ** _POWERS.get((power or "").lower(), 0)
-    return float(number) * factor
+def parse_quantity(option: str, text: str, example: str, unit: Unit = "") -> float:
+    """`50KB`, `1.5MiB`, `300`, `1Gbit`, `1e6`, `2M` as a number of this unit, which need not be written.
+
+    Bandwidths may also be written in bytes a second, sizes not in bits. Raises InvalidSetting for anything else.
+    """
+    found = _QUANTITY.fullmatch(text.strip().replace(",", ""))
+    written = {name for name in ("bytes", "bits", "rate") if found and found[name]}
+    allowed = {"bytes": {"bytes"}, "bits": {"bytes", "bits", "rate"}, "": set[str]()}[unit]
+    if found is None or not written <= allowed:
+        what = {"bytes": "a number of bytes", "bits": "bits a second", "": "a number"}[unit]
+        raise InvalidSetting(f"{option} is {text!r}; it must be {what}.", remedy=f"Write it as {example}.")
+    base = 1_024 if found["binary"] else 1_000
+    factor: int = base ** _POWERS.get((found["power"] or "").lower(), 0)
+    return float(found["number"]) * factor * (8 if unit == "bits" and found["bytes"] else 1)
 
 
 def plan_job(job: CapacityJob, costs: PageCosts = MEASURED) -> PlannedJob:
@@ -66,32 +80,54 @@ def plan_job(job: CapacityJob, costs: PageCosts = MEASURED) -> PlannedJob:
 
 def _reason(job: CapacityJob, plan: CapacityPlan) -> str:
     if plan.bottleneck == "hours":
-        return f"Nothing is in the way of {job.hours:,.6g} hours."
+        return f"Nothing is in the way of {_hours(job)}."
+    if plan.bottleneck == "pages" and math.isclose(plan.hours * 3_600, SHORTEST_SECONDS):
+        return "It is a small job: more workers would only make it shorter than a minute."
     late = ""
     if plan.wanted_rate is not None:
-        late = f"{job.hours:,.6g} hours would need {plan.wanted_rate:,.0f} pages/s. "
+        late = f"{_hours(job)} would need {plan.wanted_rate:,.0f} pages/s. "
+    return late + _limit_text(job, plan)
+
+
+def _limit_text(job: CapacityJob, plan: CapacityPlan) -> str:
     match plan.bottleneck:
         case "hosts":
-            return f"{late}The hosts are the limit: {_host_text(job)}. More workers do not help."
+            return f"The hosts are the limit: {_host_text(job)}. More workers do not help."
         case "network":
-            return f"{late}The network is the limit."
+            return "The network is the limit."
         case "workers":
-            if plan.worker_rate * job.latency < 0.8 * job.concurrency:
-                return f"{late}The workers are the limit: each has one core, which is busy."
-            return f"{late}The workers are the limit: all their slots wait for the site."
+            why = (
+                "each has one core, which is busy"
+                if _has_busy_cores(job, plan)
+                else "all their slots wait for the site"
+            )
+            return f"The workers are the limit: {why}."
         case "connections":
             return (
-                f"{late}Connections are the limit: {plan.workers:,} workers open up to {plan.connections:,}, and "
+                f"Connections are the limit: {plan.workers:,} workers open up to {plan.connections:,}, and "
                 f"PostgreSQL should have no more than {MANY_CONNECTIONS}. With PgBouncer in between its processor "
                 "would do fewer pages."
             )
+        case "enqueueing":
+            return "Enqueueing is the limit: one process stores no more items."
+        case "pages":
+            return "All pages are fetched at once: it takes as long as one page."
         case _:
             share = f"{BUSY_SHARE:.0%} of {job.database_cores:g} cores"
-            return f"{late}PostgreSQL is the limit: {share} do no more."
+            return f"PostgreSQL is the limit: {share} do no more."
+
+
+def _hours(job: CapacityJob) -> str:
+    return "1 hour" if job.hours == 1 else f"{job.hours:,.6g} hours"
+
+
+def _has_busy_cores(job: CapacityJob, plan: CapacityPlan) -> bool:
+    """Whether workers have slots left, but no processor time."""
+    return plan.worker_rate * job.latency < 0.8 * job.concurrency
 
 
 def _host_text(job: CapacityJob) -> str:
-    if job.delay * job.per_host >= job.latency:
+    if job.delay > 0 and job.delay * job.per_host >= job.latency:
         return f"a page every {job.delay:g} s from each"
     return f"{job.per_host:g} at once from each, {job.latency:g} s a page"
 
@@ -107,12 +143,19 @@ def _advice(job: CapacityJob, plan: CapacityPlan, costs: PageCosts) -> list[str]
             "take longer: one with n pages needs n times its delay."
         )
     if plan.bottleneck == "workers":
-        texts.append("Start more workers, or raise the concurrency as long as their cores are not busy.")
+        more = "" if _has_busy_cores(job, plan) else ", or raise the concurrency as long as their cores are not busy"
+        texts.append(f"Start more workers{more}.")
     if plan.pooled:
         direct = plan.workers * costs.connections
         texts.append(
             f"Put PgBouncer in transaction mode between: the workers open up to {direct:,.0f} connections, and "
-            f"PostgreSQL should have no more than {MANY_CONNECTIONS}."
+            f"PostgreSQL should have no more than {MANY_CONNECTIONS}. Give PgBouncer a max_client_conn of at least "
+            f"that, and a default_pool_size of {plan.connections:,} to begin with."
+        )
+    if MEASURED_ITEMS < job.pages <= PAGES_OF_A_RUN:
+        texts.append(
+            f"Up to {MEASURED_ITEMS:,} items in one ledger were measured; this is {job.pages / MEASURED_ITEMS:,.3g} "
+            "times as many. Costs stayed the same up to there."
         )
     if job.pages > PAGES_OF_A_RUN:
         runs = -(-job.pages // PAGES_OF_A_RUN)
@@ -163,11 +206,12 @@ def _larger_batches(job: CapacityJob, plan: CapacityPlan, costs: PageCosts) -> s
 
 
 def _more_cores(job: CapacityJob, plan: CapacityPlan, costs: PageCosts) -> str:
-    other = make_capacity_plan(msgspec.structs.replace(job, database_cores=min(1_024, 2 * job.database_cores)), costs)
+    cores = min(MOST_CORES, 2 * job.database_cores)
+    other = make_capacity_plan(msgspec.structs.replace(job, database_cores=cores), costs)
     if other.rate < WORTH * plan.rate:
         return ""
     return (
-        f"A larger server: {2 * job.database_cores:g} cores do {other.rate:,.0f} pages/s. Costs were measured on two "
+        f"A larger server: {cores:g} cores do {other.rate:,.0f} pages/s. Costs were measured on two "
         "cores; that more of them share the work evenly is assumed."
     )
 
