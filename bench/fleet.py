@@ -109,6 +109,10 @@ def _limit(workers: int, sizes: Sizes) -> float:
     return workers * sizes.concurrency / sizes.latency
 
 
+def _database_ms(shift: Shift) -> float:
+    return 1_000 * shift.cores.database / shift.rate
+
+
 def _tell(report: Report, shifts: Shifts, sizes: Sizes) -> None:
     of: Callable[[Shift], float]
     for unit, of in {
@@ -119,6 +123,7 @@ def _tell(report: Report, shifts: Shifts, sizes: Sizes) -> None:
         "cores for the workers": lambda shift: shift.cores.crew,
         "cores for the database": lambda shift: shift.cores.database,
         "cores for the site": lambda shift: shift.cores.site,
+        "ms of the database's processor a page": _database_ms,
     }.items():
         for name, taken in shifts.items():
             report.add(name, unit, [of(shift) for shift in taken])
@@ -155,6 +160,8 @@ def _judge(report: Report, shifts: Shifts, backlog: Backlog, sizes: Sizes) -> No
     last = shifts[_name(sizes.workers[-1])]
     share = statistics.median(shift.rate / _limit(shift.workers, sizes) for shift in last)
     report.target(f"{_name(sizes.workers[-1])}: share of workers x concurrency / latency", share, at_least=0.9)
+    cost = statistics.median(map(_database_ms, last))
+    report.target(f"{_name(sizes.workers[-1])}: ms of the database's processor a page", cost, at_most=0.4)
     under_way = statistics.median(shift.ledger_share for shift in last)
     report.target(f"{_name(sizes.workers[-1])}: a worker's time with a claim or commit", under_way, at_most=0.25)
     for name, taken in shifts.items():
