@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -169,7 +170,7 @@ def test_rows_of_the_earlier_system_go_on_where_they_were(importing: tuple[Proje
     logins = [people.login(number) for number in range(5)]
     rows = OLD_ROWS.format(*logins)
     said = import_rows(either, rows, source)
-    assert "7 items added, 0 were there already" in said
+    assert "7 items added, 0 were there already\n" in said
     assert "PROFILED   2" in said
     assert "INITIAL    1" in said, "the row without a username is not counted"
     assert "1 left out, without a username: row 6" in said
@@ -236,6 +237,52 @@ def test_an_import_with_a_bad_row_changes_nothing(project: Project, serve: Serve
     assert not Path(project.ledger).exists() or not project.shoal("runs", "ls", "--json").stdout.strip()
     project.shoal("run", "github", "-q", timeout=PATIENCE)
     assert statuses(project) == {"ENHANCED": 1}
+
+
+def test_rows_of_developers_whom_a_search_has_found_are_reported(either: Project, serve: Serve) -> None:
+    """They are not lost without a word; the remedy takes them over."""
+    site = serve(places=SMALL)
+    set_up(either, site, USERNAMES_FILE="names.txt")
+    found, other, profiled = (site.site.people.login(number) for number in range(3))
+    (either.folder / "names.txt").write_text(f"{profiled}\n{found}\n")
+    either.shoal("enqueue", "github")
+    either.shoal("worker", "github", "--stage", "profile", "--limit", "1", "-q", timeout=PATIENCE)
+    rows = f"username,name,enrichment_status\n{found},Ann,ENHANCED\n{other},Bo,ENHANCED\n{profiled},Cleo,ENHANCED\n"
+    said = import_rows(either, rows, "file", code=1)
+    assert "1 developers were in the run before: their rows were not taken over: " + found in said
+    assert statuses(either) == {"INITIAL": 1, "PROFILED": 1, "ENHANCED": 1}
+    remedy = re.search(r"shoal (runs cancel \S+),", said)
+    assert remedy is not None
+    either.shoal(*remedy[1].split(), "--yes")
+    assert "not taken over" not in import_rows(either, rows, "file")
+    assert statuses(either) == {"ENHANCED": 3}
+    (row,) = query(either, f"select name from developers where username = '{found}'")
+    assert row["name"] == "Ann"
+
+
+@pytest.mark.parametrize("rows", ["", "someone,Bo,ENHANCED\n", "username;name\nsomeone;Bo\n", "username\n"])
+def test_an_import_of_nothing_starts_no_search(project: Project, serve: Serve, rows: str) -> None:
+    """`psql` may have failed, or the header or the commas may be missing."""
+    set_up(project, serve(), LOCATIONS="Suva, Fiji")
+    assert "Nothing was imported" in import_rows(project, rows, "standard input", code=1)
+    assert not Path(project.ledger).exists(), "not even a ledger"
+
+
+def test_a_row_that_is_not_profiled_keeps_its_time_and_its_error(either: Project, serve: Serve) -> None:
+    site = serve(places=SMALL)
+    set_up(either, site)
+    name = site.site.people.login(0)
+    header = "username,enrichment_status,scraped_at,retry_count,last_error\n"
+    import_rows(either, f"{header}{name},INITIAL,2024-01-05 10:00:00,2,timeout\n", "file")
+    shown = f"select scraped_at, retry_count, last_error from developers where username = '{name}'"
+
+    def row() -> tuple[str, int, str | None]:
+        (found,) = query(either, shown)
+        return str(found["scraped_at"])[:19], found["retry_count"], found["last_error"]
+
+    assert row() == ("2024-01-05 10:00:00", 2, "timeout")
+    either.shoal("run", "github", "-q", timeout=PATIENCE)
+    assert row() == ("2024-01-05 10:00:00", 0, None)
 
 
 def import_rows(project: Project, rows: str, source: str, *options: str, code: int = 0) -> str:
