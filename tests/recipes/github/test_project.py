@@ -339,3 +339,23 @@ def test_a_run_without_anybody_to_look_for_leaves_nothing_behind(
     (project.folder / "names.txt").write_text(site.site.people.login(0))
     project.shoal("enqueue", "github", "--idempotency-key", "first", USERNAMES_FILE="names.txt")
     assert statuses(project) == {"INITIAL": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("FIRST_YEAR", "2025", "FIRST_YEAR is 2025 and LAST_YEAR is 2024"),
+        ("LAST_YEAR", "20244", "they must be from 2008 to 9999"),
+        ("GITHUB_API", "api.github.com", "GITHUB_API is 'api.github.com', it must begin with https://"),
+        ("RETRY_DELAY", "-5", "RETRY_DELAY is -5.0, it must be 0 or more seconds"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_named_before_anything_is_asked(
+    project: Project, serve: Serve, name: str, value: str, said: str
+) -> None:
+    site = serve(places=SMALL)
+    set_up(project, site, LOCATIONS="Suva, Fiji")
+    changed: dict[str, Any] = {name: value}
+    for command in (("enqueue", "github"), ("worker", "github", "--stage", "profile")):
+        assert said in project.shoal(*command, code=2, **changed).stderr
+    assert site.log() == []
