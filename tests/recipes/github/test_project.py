@@ -23,9 +23,10 @@ from shoal.recipes.github.demo import profile_answers
 from shoal.recipes.github.population import PLACES
 from shoal.service.lookup import load_configured
 from shoal.templates import write_project
-from tests.recipes.github.conftest import PATIENCE, Serve, query, set_up, statuses
+from tests.recipes.github.conftest import PATIENCE, TOKENS, Serve, query, set_up, statuses
 from tests.support.project import Project
 
+TARGETED = ("username", "profile")
 SMALL = (("Suva, Fiji", 8), ("Apia, Samoa", 4))
 OLD_ROWS = """\
 username,name,followers,hireable,enrichment_status,profiled_at,enhanced_at,retry_count,last_error
@@ -54,10 +55,12 @@ SETTINGS: dict[str, tuple[str, Callable[[Any, Any], object], object]] = {
     "LAST_YEAR": ("2021", lambda scraper, _: scraper.settings.last_year, 2021),
     "USERNAMES_FILE": ("names.txt", lambda scraper, _: scraper.settings.usernames_file, "names.txt"),
     "PROFILE_AGAIN": ("true", lambda scraper, _: scraper.settings.profile_again, True),
+    "REPOSITORY_PAGES": ("1", lambda scraper, _: scraper.settings.repository_pages, 1),
     "RETRY_DELAY": ("1.5", lambda scraper, _: scraper.settings.retry_delay, 1.5),
     "EXPONENTIAL_BACKOFF": ("false", lambda scraper, _: scraper.settings.exponential_backoff, False),
     "TARGET_USERNAMES": ("50", lambda scraper, _: scraper.stages["username"].policy.max_records, 50),
     "TARGET_PROFILES": ("9", lambda scraper, _: scraper.stages["profile"].policy.max_records, 9),
+    "TARGET_OF": ("run", lambda scraper, _: [scraper.stages[s].policy.max_records_of for s in TARGETED], ["run"] * 2),
     "RATE_LIMIT_DELAY": ("5", lambda scraper, _: [each.policy.delay for each in scraper.stages.values()], [(5, 5)] * 3),
     "MAX_RETRIES": ("7", lambda scraper, _: {each.policy.retries for each in scraper.stages.values()}, {7}),
     "BATCH_SIZE": ("20", lambda _, settings: settings.batch_size, 20),
@@ -89,13 +92,28 @@ def test_a_run_ends_at_its_targets(project: Project, serve: Serve) -> None:
     project.shoal("run", "github", "-q", timeout=PATIENCE)
     assert statuses(project) == {"ENHANCED": 5, "INITIAL": 7}
     (row,) = query(project, "select distinct last_error from developers where enrichment_status = 'INITIAL'")
-    assert row["last_error"] == "the stage profile has its 5 records (max_records)"
+    assert row["last_error"] == "the stage profile has its 5 records in all runs (max_records)"
+
+
+def test_the_pace_of_a_token_holds_over_instances(fleet: Project, serve: Serve) -> None:
+    """RATE_LIMIT_DELAY, S0.25: with a pace of its own each instance would need half the time."""
+    delay, names = 0.5, 12
+    site = serve(places=(("Suva, Fiji", names),))
+    set_up(fleet, site, tokens=TOKENS[:1], USERNAMES_FILE="names.txt", RATE_LIMIT_DELAY=str(delay))
+    (fleet.folder / "names.txt").write_text("\n".join(map(site.site.people.login, range(names))))
+    fleet.shoal("enqueue", "github")
+    workers = [fleet.start("worker", "github", "--stage", "profile", "--drain", "-q") for _ in range(2)]
+    assert [worker.wait(PATIENCE) for worker in workers] == [0, 0]
+    at = sorted(visit.at for visit in site.log() if visit.path.startswith("/users/"))
+    assert len(at) == names
+    assert at[-1] - at[0] >= 0.75 * delay * (names - 1)
 
 
 def test_each_night_finds_those_who_are_new(either: Project, serve: Serve) -> None:
-    """A further run asks for nobody who was profiled or imported before, so the targets lead to others each time."""
+    """A further run asks for nobody who was profiled or imported before, so targets of a run lead to others."""
     site = serve(places=SMALL)
-    set_up(either, site, LOCATIONS="Suva, Fiji; Apia, Samoa", TARGET_USERNAMES="8", SHOAL_CONCURRENCY="1")
+    places = "Suva, Fiji; Apia, Samoa"
+    set_up(either, site, LOCATIONS=places, TARGET_USERNAMES="8", TARGET_OF="run", SHOAL_CONCURRENCY="1")
     taken_over = site.site.people.login(0)
     import_rows(either, f"username,name,enrichment_status\n{taken_over},Bo Brook,ENHANCED\n", "file")
 
@@ -118,6 +136,18 @@ def test_each_night_finds_those_who_are_new(either: Project, serve: Serve) -> No
     assert [row for row in first if row not in kept] == []
     assert night(target="0", again="true")[0] >= 8, "as many as TARGET_USERNAMES lets the searches find"
     assert statuses(either) == {"ENHANCED": 12}
+
+
+def test_the_targets_are_those_of_all_runs_together(either: Project, serve: Serve) -> None:
+    """TARGET_PROFILES: when so many are there, a further run asks for nobody."""
+    site = serve(places=SMALL)
+    set_up(either, site, LOCATIONS="Suva, Fiji; Apia, Samoa", SHOAL_CONCURRENCY="1", TARGET_USERNAMES="0")
+    for target, profiled in (("5", 5), ("7", 7), ("7", 7)):
+        either.shoal("run", "github", "--fresh", "-q", timeout=PATIENCE, TARGET_PROFILES=target)
+        assert statuses(either) == {"ENHANCED": profiled, "INITIAL": 12 - profiled}
+    before = len(site.log())
+    either.shoal("run", "github", "--fresh", "-q", timeout=PATIENCE, TARGET_PROFILES="7", TARGET_USERNAMES="12")
+    assert len(site.log()) == before, "not even a search"
 
 
 def test_a_cancellation_is_no_error_of_those_who_were_tried_again(either: Project, serve: Serve) -> None:
@@ -326,7 +356,10 @@ def test_a_file_of_user_names_replaces_the_searches(project: Project, serve: Ser
 
 @pytest.mark.parametrize(
     ("variables", "said"),
-    [({}, "Set LOCATIONS or USERNAMES_FILE in .env."), ({"USERNAMES_FILE": "nowhere.txt"}, "USERNAMES_FILE")],
+    [
+        ({}, "Set LOCATIONS or USERNAMES_FILE in .env."),
+        ({"USERNAMES_FILE": "nowhere.txt"}, "USERNAMES_FILE"),
+    ],
 )
 def test_a_run_without_anybody_to_look_for_leaves_nothing_behind(
     project: Project, serve: Serve, variables: dict[str, Any], said: str
