@@ -411,6 +411,7 @@ def build_worker(
     from shoal.worker.failure_log import FailureLog
     from shoal.worker.operator_settings import OperatorSettings
     from shoal.worker.politeness import ClosedLanes, Politeness
+    from shoal.worker.record_limits import RecordLimit
     from shoal.worker.registration import Registration
     from shoal.worker.state import WorkerEvents, WorkerIdentity
     from shoal.worker.worker import Worker
@@ -457,8 +458,10 @@ def build_worker(
         egress=egress,
         operator_settings=OperatorSettings(scraper, log),
         closed_lanes=closed_lanes,
-        max_records={
-            name: stage.policy.max_records for name, stage in scraper.stages.items() if stage.policy.max_records
+        record_limits={
+            name: RecordLimit(policy.max_records, of_scraper=policy.max_records_of == "scraper")
+            for name, stage in scraper.stages.items()
+            if (policy := stage.policy).max_records
         },
     )
 

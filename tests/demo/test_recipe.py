@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from shoal.config.sources import read_dotenv
 from shoal.demo.recipe import DemoStep, child_environment, run_steps, was_interrupted, write_environment
 from shoal.recipes import RECIPES, find_project
+from shoal.recipes.countries.demo import URLS
 from tests.support import LONG
 from tests.support.browsers import require_chromium
 from tests.support.project import clean_environment
@@ -104,18 +108,7 @@ def test_a_demo_runs_to_its_end(tmp_path: Path, recipe: str) -> None:
     """
     if recipe == "countries":
         require_chromium()
-    shown = "demo.DEMO" if LONG else SMALL.get(recipe, "demo.DEMO")
-    shell = {"GITHUB_TOKEN": "a-real-token-wxyz", "MAX_RETRIES": "-1", "TOR_SOCKS_PORT": "1"}
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(recipe=recipe, shown=shown), "demo", recipe, "--json"],
-        cwd=tmp_path,
-        env=clean_environment(tmp_path, SHOAL_LEDGER=str(tmp_path / "demo.db"), **shell),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    ended = run_demo(tmp_path, recipe, str(tmp_path / "demo.db"))
     said = json.loads(ended.stdout)
     assert (said["recipe"], said["problems"]) == (recipe, [])
     assert any(CLOSEST.get(recipe, "the two closest requests") in line for line in said["said"])
@@ -129,3 +122,45 @@ def test_a_demo_runs_to_its_end(tmp_path: Path, recipe: str) -> None:
     else:
         assert said["targets"] == (612 if LONG else 24)
     assert "wxyz" not in ended.stdout + ended.stderr
+
+
+@pytest.mark.slow
+async def test_the_demo_of_the_countries_on_postgresql(tmp_path: Path, postgres_url: str) -> None:  # S1.1, S1.7
+    """India and Russia in pools, Russia one worker at a time; Malaysia with the flags of the earlier system."""
+    require_chromium()
+    urls = URLS if LONG else {"argentina": 5, "india": 14, "malaysia": 4, "russia": 9}
+    ended = await asyncio.to_thread(run_demo, tmp_path, "countries", postgres_url, f"demo.CountriesDemo({urls})")
+    said = json.loads(ended.stdout)
+    assert said["problems"] == []
+    for country, count in urls.items():
+        gone = count >= 13  # numbers that end in 13
+        counts = said[country]
+        assert (counts["completed"], counts["failed"], counts["wrong"]) == (count - gone, gone, 0), country
+    assert "worker --scraper malaysia --run-id latest --batch-size 10" in ended.stderr
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        spans = await connection.fetch(
+            "select min(o.claimed_at), max(o.ended_at) from shoal.outcome o join shoal.run r on r.no = o.run "
+            "where r.scraper = 'russia' group by o.worker order by 1"
+        )
+    finally:
+        await connection.close()
+    assert spans
+    assert all(ended <= begun for (_, ended), (begun, _) in pairwise(spans)), "two workers of Russia at once"
+
+
+def run_demo(folder: Path, recipe: str, ledger: str, shown: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a demo with a shell whose variables it must not use; `shown` is what it shows instead of its own size."""
+    shown = shown or ("demo.DEMO" if LONG else SMALL.get(recipe, "demo.DEMO"))
+    shell = {"GITHUB_TOKEN": "a-real-token-wxyz", "MAX_RETRIES": "-1", "TOR_SOCKS_PORT": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(recipe=recipe, shown=shown), "demo", recipe, "--json"],
+        cwd=folder,
+        env=clean_environment(folder, SHOAL_LEDGER=ledger, **shell),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended

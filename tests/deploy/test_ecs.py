@@ -21,8 +21,8 @@ CALLS = {
 }
 
 
-def complaints(call: str, parameters: dict[str, Any]) -> str:
-    model = botocore.session.Session().get_service_model("ecs").operation_model(call)
+def complaints(call: str, parameters: dict[str, Any], service: str = "ecs") -> str:
+    model = botocore.session.Session().get_service_model(service).operation_model(call)
     report: str = ParamValidator().validate(parameters, model.input_shape).generate_report()
     return report
 

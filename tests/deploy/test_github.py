@@ -66,6 +66,7 @@ def commands() -> Iterator[ShoalCommand]:
         yield ShoalCommand(f"ecs {stage}", ecs(f"{stage}_scraper")["containerDefinitions"][0]["command"])
     for name in ("migrate", "first-run"):
         yield ShoalCommand(f"ecs {name}", ecs(name)["overrides"]["containerOverrides"][0]["command"])
+    yield ShoalCommand("ecs nightly", json.loads(ecs("nightly")["Target"]["Input"])["containerOverrides"][0]["command"])
 
 
 @pytest.mark.parametrize("command", list(commands()), ids=lambda command: command.place)
@@ -163,7 +164,7 @@ def test_kubernetes_has_a_deployment_for_each_stage() -> None:
 def test_the_pods_are_confined_and_probed_and_kept_while_nodes_are_emptied() -> None:
     """S0.13."""
     found = list(pods(DOCUMENTS))
-    assert len(found) == 2 + len(STAGES)
+    assert len(found) == 3 + len(STAGES)
     for pod in found:
         check_confined(pod)
     budgets = [each["spec"]["selector"] for each in DOCUMENTS if each["kind"] == "PodDisruptionBudget"]
@@ -201,6 +202,52 @@ def test_ecs_runs_five_tasks_of_a_stage() -> None:
         assert overridden == ([] if name == "run-task" else [call["taskDefinition"]])
     assert ecs("migrate")["overrides"]["containerOverrides"][0]["command"][:2] == ["db", "migrate"]
     assert ecs("run-task")["count"] == 5
+
+
+def test_a_list_of_user_names_reaches_whoever_begins_a_run() -> None:
+    """A bind mount beside compose.yaml, a ConfigMap in Kubernetes: where USERNAMES_FILE=lists/usernames.txt looks."""
+    for service in ("enqueue", "scheduler"):
+        assert COMPOSE["services"][service]["volumes"] == ["./lists:/app/lists:ro"]
+    assert "WORKDIR /app\n" in (DEPLOY / "Dockerfile").read_text()
+    enqueuing = [pod for pod in pods(DOCUMENTS) if pod["containers"][0]["args"][0] == "enqueue"]
+    assert len(enqueuing) == 2
+    for pod in enqueuing:
+        (container,) = pod["containers"]
+        assert container["volumeMounts"] == [{"name": "lists", "mountPath": "/app/lists", "readOnly": True}]
+        assert pod["volumes"] == [{"name": "lists", "configMap": {"name": "github-lists", "optional": True}}]
+
+
+def test_a_table_is_imported_before_the_first_run() -> None:
+    """The commands are the same in the file and on the page, and the script is in the image."""
+    assert "import_developers.py" in dict(PROJECT.files())
+    page = RECIPE_PAGE.read_text()
+    for file, command in (
+        ("compose.yaml", "--rm -T --entrypoint python enqueue import_developers.py - < developers.csv"),
+        (
+            "kubernetes.yaml",
+            "kubectl exec -i deployment/username-scraper -- python import_developers.py - < developers.csv",
+        ),
+        ("kubernetes.yaml", "-l app.kubernetes.io/component!=first-run"),
+    ):
+        assert command in (FOLDER / file).read_text()
+        assert command in page
+    left_out = [
+        each["metadata"]["name"]
+        for each in DOCUMENTS
+        if each["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "first-run"
+    ]
+    assert left_out == ["github-first-run"]
+
+
+def test_a_run_each_night() -> None:
+    """Each platform begins one by its own clock, when it is switched on; what goes on still is let alone."""
+    (nightly,) = [each["spec"] for each in DOCUMENTS if each["kind"] == "CronJob"]
+    assert (nightly["suspend"], nightly["concurrencyPolicy"]) == (True, "Forbid")
+    assert COMPOSE["services"]["scheduler"]["profiles"] == ["schedule"]
+    schedule = ecs("nightly")
+    assert complaints("CreateSchedule", schedule, "scheduler") == ""
+    assert json.loads(schedule["Target"]["Input"])["containerOverrides"][0]["name"] == "username_scraper"
+    assert complaints("CreateSchedule", {**schedule, "Target": {}}, "scheduler")
 
 
 def test_the_image_of_a_recipe_is_its_project() -> None:

@@ -16,6 +16,7 @@ from shoal.errors import ShoalError
 from shoal.ledger.protocols import Ledger
 from shoal.model.egress import ExitReport, ExitSpec, HealthRules, HostReport
 from shoal.model.worker import Scope, WorkerSpec
+from shoal.observe.doctor import Check
 from shoal.recipes.countries.exits import NETWORK, exit_address, local_exits
 from shoal.recipes.countries.stand_in import PriceRegisters
 from shoal.service.egress import ExitLog, PlannedExits, check_egress, plan_exits
@@ -138,6 +139,27 @@ async def test_an_exit_with_the_address_of_this_machine_is_found(tmp_path: Path)
             assert gone == (False, f"tor: {site.url}/nothing answered 404")
     finally:
         await other.stop()
+
+
+async def test_a_check_that_takes_minutes_is_announced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A tor of its own has to find the network first."""
+    program = tmp_path / "tor"
+    program.touch(mode=0o700)
+    events: list[str] = []
+
+    async def see_address(*_: object) -> Check:
+        events.append("checked")
+        return Check(name="egress.onion.address", ok=True, text="sites see 192.0.2.1")
+
+    monkeypatch.setattr("shoal.service.egress._address_check", see_address)
+    onion = EgressConfig(name="onion", kind="tor", address_url="http://site.example/ip")
+    await check_egress(Settings(tor=str(program), egress={"onion": onion}), on_notice=events.append)
+    notice, checked = events
+    assert (notice.startswith("egress.onion: starting tor"), "two minutes" in notice, checked) == (
+        True,
+        True,
+        "checked",
+    )
 
 
 class ClosedToThisMachine(PriceRegisters):

@@ -56,8 +56,10 @@ def github_documents() -> list[dict[str, Any]]:
 def pods(of: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The pods, as `spec` says, of all documents that start some."""
     for document in of:
-        if "template" in document.get("spec", {}):
-            yield document["spec"]["template"]["spec"]
+        spec = document.get("spec", {})
+        spec = spec.get("jobTemplate", {}).get("spec", spec)  # of a CronJob
+        if "template" in spec:
+            yield spec["template"]["spec"]
 
 
 def containers_of(pod: dict[str, Any]) -> list[dict[str, Any]]:

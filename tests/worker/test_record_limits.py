@@ -70,9 +70,27 @@ def test_the_configuration_raises_the_limit_and_cancelled_items_go_on(project: P
     assert project.counts(stage="profile").results == 120 - 3
 
 
+def test_the_records_of_all_runs_may_count(either: Project) -> None:
+    """S0: TARGET_PROFILES. A further run stores what is missing, and then nothing more."""
+    either.write(CODE.replace("max_records=25", 'max_records=25, max_records_of="scraper"'))
+    either.shoal("run", "shop.py", "-q", "--limit", "20")
+    first = either.counts(stage="profile").results
+    assert 0 < first < 25
+    either.shoal("run", "shop.py", "-q", "--fresh")
+    assert either.counts(stage="profile").results == 25 - first
+    either.shoal("run", "shop.py", "-q", "--fresh")
+    assert (either.counts(stage="profile").results, either.counts(stage="found").results) == (0, 0)
+    why = either.shoal("items", "ls", "latest", "--state", "cancelled", "--limit", "1", "--json").stdout
+    assert "the stage profile has its 25 records in all runs (max_records)" in why
+
+
 def test_values_that_are_no_number_of_records_are_refused(project: Project) -> None:
     project.write(CODE.replace("max_records=25", "max_records=-1"))
     assert "max_records is -1" in project.shoal("run", "shop.py", code=2).stderr
+    project.write(CODE.replace("max_records=25", 'max_records=25, max_records_of="ledger"'))
+    assert (
+        "max_records_of is 'ledger'; it must be one of run, scraper" in project.shoal("run", "shop.py", code=2).stderr
+    )
     project.write(CODE)
     (project.folder / "shoal.toml").write_text(TOML.format("many"))
     assert "max_records" in project.shoal("run", "people", code=2).stderr

@@ -32,12 +32,12 @@ def doctor(
     from shoal.service.database import diagnose
 
     if scraper is None:
-        checks = session.wait(diagnose(session.settings, version=__version__))
+        checks = session.wait(diagnose(session.settings, version=__version__, on_notice=session.note))
     else:
         from shoal.cli.scrapers import load
 
         found, settings = load(session, scraper)
-        checks = session.wait(diagnose(settings, version=__version__, scraper=found))
+        checks = session.wait(diagnose(settings, version=__version__, scraper=found, on_notice=session.note))
     width = max(12, *(len(check.name) for check in checks))
     for check in checks:
         if session.json:

@@ -35,7 +35,7 @@ from shoal.config.values import (
     setting_types,
     shown_value,
 )
-from shoal.define.policy import DEFAULT_RETRIES, MAX_MEMBER_SECONDS, MAX_RECORDS, Client, Pace
+from shoal.define.policy import DEFAULT_RETRIES, MAX_MEMBER_SECONDS, MAX_RECORDS, Client, MaxRecordsOf, Pace
 from shoal.errors import InvalidSetting
 from shoal.model.lane import parse_rate
 from shoal.model.ledger_url import redacted_address, secrets_of
@@ -104,6 +104,7 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True):
     client: Client | None = None
     pace: Pace | None = None
     max_records: Annotated[int, Meta(ge=0, le=MAX_RECORDS)] | None = None
+    max_records_of: MaxRecordsOf | None = None
 
     @property
     def pause(self) -> tuple[float, float] | None:

@@ -26,6 +26,7 @@ MAX_RECORDS = 1_000_000_000_000
 Delay = float | tuple[float, float]
 Client = Literal["http", "chrome", "browser"]
 Pace = Literal["host", "identity", "worker"]
+MaxRecordsOf = Literal["run", "scraper"]
 
 
 class RetryOptions(TypedDict, total=False):
@@ -49,7 +50,7 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
     this call, which outranks what items were stored with. `egress`: the pool that requests go out through; None or
     empty: directly. `client`: what sends them. `pace`: whether the delay is between two starts at a host, between two
     of one identity at a host, or between two of one worker at a host. `max_records`: with so many records stored, a run
-    ends the stage; None or 0: never.
+    ends the stage; None or 0: never. `max_records_of`: whether those of the run count, or of all runs of the scraper.
     """
 
     delay: tuple[float, float] | None = None
@@ -66,6 +67,7 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
     client: Client = "http"
     pace: Pace = "host"
     max_records: int | None = None
+    max_records_of: MaxRecordsOf = "run"
 
     @property
     def retry(self) -> RetryPolicy:
@@ -102,6 +104,7 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
         client: str | None = None,
         pace: str | None = None,
         max_records: int | None = None,
+        max_records_of: str | None = None,
     ) -> StagePolicy:
         """A copy with these values. Raises InvalidSetting for values that are out of range."""
         given = {
@@ -116,6 +119,7 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
             "client": client,
             "pace": pace,
             "max_records": max_records,
+            "max_records_of": max_records_of,
         }
         new = msgspec.structs.replace(self, **{name: value for name, value in given.items() if value is not None})
         new._check()
@@ -148,7 +152,8 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True):
         self.retry.checked()
         if not (is_number(self.timeout) and 0 < self.timeout <= MAX_TIMEOUT_SECONDS):
             raise InvalidSetting(f"timeout is {self.timeout!r}; it must be a number of seconds from 0 to 86400.")
-        for name, allowed in (("client", get_args(Client)), ("pace", get_args(Pace))):
+        choices = {"client": get_args(Client), "pace": get_args(Pace), "max_records_of": get_args(MaxRecordsOf)}
+        for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise InvalidSetting(
                     f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(allowed)}.",

@@ -13,7 +13,7 @@ from shoal.define.extraction import each_rule, extracting, has_selectors, is_emp
 from shoal.define.follow import Follow
 from shoal.define.hooks import StageHooks
 from shoal.define.login import Login
-from shoal.define.policy import RETRY_OPTIONS, Client, Delay, Pace, RetryOptions, StagePolicy
+from shoal.define.policy import RETRY_OPTIONS, Client, Delay, MaxRecordsOf, Pace, RetryOptions, StagePolicy
 from shoal.define.providers import Signature
 from shoal.define.record_keys import RecordKeyFields, RecordKeyRule
 from shoal.errors import InvalidScraper, Permanent
@@ -88,6 +88,7 @@ class StageOptions(RetryOptions, total=False):
     - `capture`: keep a screenshot and the HTML of a page whose attempt fails, in the place of the setting `files`.
     - `pace`: what `rate` and `delay` count for: a "host", each "identity" (exit) at a host, or each "worker" at a host.
     - `max_records`: when a run has so many records of the stage, its open items end as cancelled.
+    - `max_records_of`: whether the records of the "run" count for it, or those of all runs of the "scraper".
     """
 
     name: str | None
@@ -121,6 +122,7 @@ class StageOptions(RetryOptions, total=False):
     capture: bool
     pace: Pace
     max_records: int | None
+    max_records_of: MaxRecordsOf
 
 
 class Stage(Generic[P, T]):
@@ -145,6 +147,7 @@ class Stage(Generic[P, T]):
             client=options.get("client"),
             pace=options.get("pace"),
             max_records=options.get("max_records"),
+            max_records_of=options.get("max_records_of"),
             **retry_options,
         )
         follow = options.get("follow", False)

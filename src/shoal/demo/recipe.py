@@ -68,17 +68,20 @@ class SiteReport(msgspec.Struct, frozen=True, kw_only=True):
     figures: Mapping[str, Any] = {}
 
 
-def closest_line(visits: Iterable[Visit], whose: Callable[[Visit], str], of: str) -> str:
+def closest_line(visits: Iterable[Visit], whose: Callable[[Visit], str], of: str, *, asked_for: float = 0.0) -> str:
     """How close together requests of one sender began, by the log: `whose` names the sender, `of` says what it is.
 
-    Only requests to the same host are compared.
+    Only requests to the same host are compared. `asked_for`: the seconds that there should be between two, as they are
+    sent; they are not equally long on their way.
     """
     starts: dict[tuple[str, str], list[float]] = {}
     for visit in visits:
         starts.setdefault((visit.host, whose(visit)), []).append(visit.at)
     gaps = [later - earlier for each in starts.values() for earlier, later in pairwise(sorted(each))]
     closest = f"{min(gaps):.3f} s apart" if gaps else "there were none"
-    return f"the two closest requests {of}: {closest}"
+    is_closer = bool(gaps) and min(gaps) < asked_for
+    wanted = f" ({asked_for:g} s asked for; the difference arose on the way)" if is_closer else ""
+    return f"the two closest requests {of}: {closest}{wanted}"
 
 
 class RecipeDemo(ABC):

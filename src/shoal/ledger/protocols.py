@@ -669,6 +669,9 @@ class FailureGroups(Protocol):
 class Reads(Protocol):
     async def stats(self, run_id: str, *, stage: str | None = None) -> Counts: ...
 
+    async def records_elsewhere(self, run_id: str, stage: str) -> int:
+        """How many records the stage of this name has in other runs of the same scraper, without removed ones."""
+
     async def author_counts(self, run_id: str) -> dict[str, int]:
         """What the handlers of a run have counted (`Counters`), by name; at most 200 names."""
 

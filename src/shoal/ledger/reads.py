@@ -257,6 +257,11 @@ class SqlReads:
             count = LOOKUPS_AT_ONCE // max(1, len(left))
         return found
 
+    async def records_elsewhere(self, run_id: str, stage: str) -> int:
+        await self._catalog.run(run_id)
+        found: int = await self._db.value(self._sql["records_elsewhere"], run_id, stage)
+        return found
+
     async def attempts(self, run_id: str, item: int) -> list[AttemptView]:
         run = await self._catalog.run(run_id)
         return [attempt_from(row) for row in await self._db.fetch(self._sql["attempts"], run.no, item)]

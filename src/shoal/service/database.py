@@ -138,11 +138,18 @@ async def check_database(settings: Settings, *, deep: bool = False) -> LedgerChe
         await ledger.close()
 
 
-async def diagnose(settings: Settings, *, version: str, scraper: Scraper | None = None) -> list[Check]:
+async def diagnose(
+    settings: Settings,
+    *,
+    version: str,
+    scraper: Scraper | None = None,
+    on_notice: Callable[[str], None] = lambda _: None,
+) -> list[Check]:
     """Run the checks of `shoal doctor`: ledger, schema, server or disk, clocks, versions, workers, leases, egress.
 
     `version` is this code's, to compare the workers' with. A ledger that cannot be reached is a failed check. With
-    `scraper`: only the pools that its stages use, and its browser.
+    `scraper`: only the pools that its stages use, and its browser. `on_notice` gets a sentence before a check that may
+    take minutes.
     """
     path = sqlite_path(settings.ledger)
     try:
@@ -161,7 +168,8 @@ async def diagnose(settings: Settings, *, version: str, scraper: Scraper | None 
 
         stages = [] if scraper is None else list(scraper.stages.values())
         pools = None if scraper is None else {stage.egress for stage in stages if stage.egress is not None}
-        checks += await check_egress(settings, pools, browser=any(stage.client == "browser" for stage in stages))
+        uses_browser = any(stage.client == "browser" for stage in stages)
+        checks += await check_egress(settings, pools, browser=uses_browser, on_notice=on_notice)
     return checks
 
 

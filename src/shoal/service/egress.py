@@ -392,11 +392,17 @@ async def _check_pool(
 
 
 async def check_egress(
-    settings: Settings, pools: Collection[str] | None = None, *, workers: int = 0, browser: bool = False
+    settings: Settings,
+    pools: Collection[str] | None = None,
+    *,
+    workers: int = 0,
+    browser: bool = False,
+    on_notice: Callable[[str], None] = lambda _: None,
 ) -> list[Check]:
     """Check the configured pools, each with its remedy, and with `browser` the browser.
 
     `pools`: only those of these names. `workers`: how many will share them; fewer proxies than workers is a warning.
+    `on_notice` gets a sentence before a check that may take minutes.
     """
     checks: list[Check] = []
     for config in settings.egress.values():
@@ -410,6 +416,10 @@ async def check_egress(
             case "tor":
                 checks.append(await _tor_check(settings, config))
         if config.address_url is not None and checks[-1].ok:
+            if config.kind == "tor" and config.socks is None:
+                on_notice(
+                    f"egress.{config.name}: starting tor, to see which address sites see; it may take two minutes"
+                )
             checks.append(await _address_check(settings, config, config.address_url))
     if browser:
         checks.append(await _browser_check(settings))

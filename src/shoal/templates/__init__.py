@@ -31,18 +31,18 @@ class ProjectTemplate(msgspec.Struct, frozen=True, kw_only=True):
     """A project to start from.
 
     `scraper` is the scraper's name, `file` its path (by default a Python file of that name), `stage` its first stage.
-    `site_command` serves a local site for it. `try_arguments` are the arguments of `shoal try` behind the file,
-    `run_arguments` those of `shoal run`. `commands`, each with its effect, replace the commands that are shown after
-    `shoal init`. `package` and `folder` are where its files are.
+    `commands`, each with its effect, are shown after `shoal init`. Without them they are made of `site_command`, which
+    serves a local site, `try_arguments`, those of `shoal try` behind the file, and `run_arguments`, those of
+    `shoal run`. `package` and `folder` are where its files are.
     """
 
     name: str
     about: str
     scraper: str
     stage: str
-    site_command: str
-    try_arguments: str
-    run_arguments: str
+    site_command: str = ""
+    try_arguments: str = ""
+    run_arguments: str = ""
     file: str | None = None
     commands: tuple[tuple[str, str], ...] = ()
     package: str = "shoal.templates"

@@ -26,7 +26,7 @@ from shoal.worker.heartbeat import Heartbeat
 from shoal.worker.metrics import WorkerMetrics
 from shoal.worker.operator_settings import OperatorSettings
 from shoal.worker.politeness import ClosedLanes, PausedRuns
-from shoal.worker.record_limits import RecordLimits
+from shoal.worker.record_limits import RecordLimit, RecordLimits
 from shoal.worker.registration import Maintenance, OpenLedger, Registration
 from shoal.worker.slots import AutoConcurrency, Slots
 from shoal.worker.state import LeaseBuffer, StopReason, WorkSummary
@@ -53,7 +53,7 @@ class Worker:
         log: Log,
         egress: WorkerEgress | None = None,
         operator_settings: OperatorSettings | None = None,
-        max_records: Mapping[str, int] | None = None,
+        record_limits: Mapping[str, RecordLimit] | None = None,
         closed_lanes: ClosedLanes,
     ) -> None:
         self._ledger = ledger
@@ -70,7 +70,9 @@ class Worker:
         self._committer = Committer(self._commits, registration, self._lease_buffer, self.summary, log)
         closed = closed_lanes, PausedRuns(ledger.runs)
         limits = (
-            RecordLimits(ledger, registration.identity, self._lease_buffer, max_records, log) if max_records else None
+            RecordLimits(ledger, registration.identity, self._lease_buffer, record_limits, log)
+            if record_limits
+            else None
         )
         self._slots = Slots(
             *(attempts, registration, self._lease_buffer, self._commits, *closed, self.summary, log),

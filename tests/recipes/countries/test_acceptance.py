@@ -95,7 +95,9 @@ def eventually(condition: Any, timeout: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-def test_workers_lose_nothing_when_their_exits_stop_and_one_is_killed(countries: Countries) -> None:  # S1.10, S1.16
+def test_workers_lose_nothing_when_their_exits_stop_and_one_is_killed(
+    countries: Countries,
+) -> None:  # S1.10, S1.13, S1.16
     """Browsers behind exits, a single scraper beside; exits stop, a worker is killed; no visit is direct."""
     slow, quick = (0.8, 1.2), (0.01, 0.05)
     with PriceRegisters(latency=slow, faults=FAULTS).serving() as site, ExitStack() as exits:

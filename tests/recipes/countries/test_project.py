@@ -85,7 +85,10 @@ def test_a_cluster_gets_the_worker_command_by_ssh(tmp_path: Path) -> None:
         assert missing.returncode == 1
         assert "scraper@worker2.example.org: failed with 127" in missing.stdout
         assert "there is no shoal-of-node" in missing.stderr
+        assert "worker1.example.org: failed with 127" in missing.stdout
+        assert "there is no .venv/bin/shoal" in missing.stderr, "what cluster.toml says of this node"
         write_program(tmp_path / "bin/shoal-of-node", 'echo "$@" >> started.txt')
+        write_program(tmp_path / "countries/.venv/bin/shoal", 'echo "$@" >> started.txt')
         done = start_cluster(tmp_path, json.dumps(answer))
         assert done.returncode == 0, done.stderr
         assert "scraper@worker2.example.org: 5 workers of run 20261118_010203" in done.stdout
@@ -97,16 +100,17 @@ def test_a_cluster_gets_the_worker_command_by_ssh(tmp_path: Path) -> None:
         assert set(started.read_text().splitlines()) == {"worker india --run-id 20261118_010203"}
 
 
-def test_a_cluster_without_an_answer_starts_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("answer", ["", "null", "[]", '{"run_id": "20261118_010203"}', '{"worker_command": ""}'])
+def test_a_cluster_without_an_answer_starts_nothing(tmp_path: Path, answer: str) -> None:
     with Countries(tmp_path, "postgresql://x/y"):
-        ended = start_cluster(tmp_path, "")
+        ended = start_cluster(tmp_path, answer)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "no worker was started" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
 def write_program(path: Path, script: str) -> None:
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(exist_ok=True, parents=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
 

@@ -25,7 +25,7 @@ from tests.support import LONG
 from tests.support.project import Command, Project
 
 PEOPLE = (("Suva, Fiji", 500), ("Apia, Samoa", 300)) if LONG else (("Suva, Fiji", 50), ("Apia, Samoa", 30))
-INSTANCES = {"username": 2, "profile": 5, "social": 10} if LONG else {"username": 1, "profile": 3, "social": 2}
+INSTANCES = {"username": 2, "profile": 5, "social": 10} if LONG else {"username": 2, "profile": 3, "social": 2}
 # A token has so many calls in so many seconds: less than the instances could make.
 LIMITS = {"core": (150, 5), "search": (30, 5)} if LONG else {"core": (60, 4), "search": (30, 4)}
 FAULTS = ("missing", "errors", "throttled", "secondary", "bad_token")

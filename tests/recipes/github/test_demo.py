@@ -15,6 +15,7 @@ from shoal.recipes.github.stand_in import GitHubStandIn
 SITE = GitHubStandIn()
 EQUAL = "the stored profiles, links and repositories equal the site's"
 Record = dict[str, Any]
+NOTHING: dict[str, list[Record]] = {"username": [], "profile": [], "social": []}
 
 
 def true_records(*numbers: int) -> tuple[list[Record], list[Record]]:
@@ -103,8 +104,24 @@ def test_who_was_answered_twice_is_not_once() -> None:
     assert not any("profile" in line and "each developer once" in line for line in twice.lines)
 
 
+def test_a_search_that_was_answered_twice_is_a_problem() -> None:
+    """As when each instance makes all searches by itself; one that GitHub calls incomplete is repeated rightly."""
+    page = "/search/users?q=a&page=1"
+    partial = visit(page, note="token 1 search 9 incomplete")
+    once, twice = (report_on([], [], partial, *[visit(page)] * times) for times in (1, 2))
+    assert "searches: 1 answered, each search once; developers found: 0" in once.lines
+    assert once.problems == []
+    assert "searches: 1 answered, 1 searches more than once; developers found: 0" in twice.lines
+    assert twice.problems == [f"1 searches were answered twice in the stage username, such as {page}"]
+
+
 def test_how_close_together_requests_of_a_token_were() -> None:
     times = (("1", 0.0), ("2", 0.1), ("1", 0.45), ("2", 0.9))
     said = report_on([], [], *(visit("/users/nobody", at, f"token {token} core 9") for token, at in times))
     assert "the two closest requests of a token: 0.450 s apart" in said.lines
+    closer = make_site_report(SITE, [visit("/x", 0), visit("/x", 0.45)], NOTHING, delay=0.5).lines
+    assert (
+        "the two closest requests of a token: 0.450 s apart (0.5 s asked for; the difference arose on the way)"
+        in closer
+    )
     assert "the two closest requests of a token: there were none" in report_on([], [], visit("/x")).lines

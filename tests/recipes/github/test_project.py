@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -22,9 +23,10 @@ from shoal.recipes.github.demo import profile_answers
 from shoal.recipes.github.population import PLACES
 from shoal.service.lookup import load_configured
 from shoal.templates import write_project
-from tests.recipes.github.conftest import PATIENCE, Serve, query, set_up, statuses
+from tests.recipes.github.conftest import PATIENCE, TOKENS, Serve, query, set_up, statuses
 from tests.support.project import Project
 
+TARGETED = ("username", "profile")
 SMALL = (("Suva, Fiji", 8), ("Apia, Samoa", 4))
 OLD_ROWS = """\
 username,name,followers,hireable,enrichment_status,profiled_at,enhanced_at,retry_count,last_error
@@ -53,10 +55,12 @@ SETTINGS: dict[str, tuple[str, Callable[[Any, Any], object], object]] = {
     "LAST_YEAR": ("2021", lambda scraper, _: scraper.settings.last_year, 2021),
     "USERNAMES_FILE": ("names.txt", lambda scraper, _: scraper.settings.usernames_file, "names.txt"),
     "PROFILE_AGAIN": ("true", lambda scraper, _: scraper.settings.profile_again, True),
+    "REPOSITORY_PAGES": ("1", lambda scraper, _: scraper.settings.repository_pages, 1),
     "RETRY_DELAY": ("1.5", lambda scraper, _: scraper.settings.retry_delay, 1.5),
     "EXPONENTIAL_BACKOFF": ("false", lambda scraper, _: scraper.settings.exponential_backoff, False),
     "TARGET_USERNAMES": ("50", lambda scraper, _: scraper.stages["username"].policy.max_records, 50),
     "TARGET_PROFILES": ("9", lambda scraper, _: scraper.stages["profile"].policy.max_records, 9),
+    "TARGET_OF": ("run", lambda scraper, _: [scraper.stages[s].policy.max_records_of for s in TARGETED], ["run"] * 2),
     "RATE_LIMIT_DELAY": ("5", lambda scraper, _: [each.policy.delay for each in scraper.stages.values()], [(5, 5)] * 3),
     "MAX_RETRIES": ("7", lambda scraper, _: {each.policy.retries for each in scraper.stages.values()}, {7}),
     "BATCH_SIZE": ("20", lambda _, settings: settings.batch_size, 20),
@@ -88,13 +92,28 @@ def test_a_run_ends_at_its_targets(project: Project, serve: Serve) -> None:
     project.shoal("run", "github", "-q", timeout=PATIENCE)
     assert statuses(project) == {"ENHANCED": 5, "INITIAL": 7}
     (row,) = query(project, "select distinct last_error from developers where enrichment_status = 'INITIAL'")
-    assert row["last_error"] == "the stage profile has its 5 records (max_records)"
+    assert row["last_error"] == "the stage profile has its 5 records in all runs (max_records)"
+
+
+def test_the_pace_of_a_token_holds_over_instances(fleet: Project, serve: Serve) -> None:
+    """RATE_LIMIT_DELAY, S0.25: with a pace of its own each instance would need half the time."""
+    delay, names = 0.5, 12
+    site = serve(places=(("Suva, Fiji", names),))
+    set_up(fleet, site, tokens=TOKENS[:1], USERNAMES_FILE="names.txt", RATE_LIMIT_DELAY=str(delay))
+    (fleet.folder / "names.txt").write_text("\n".join(map(site.site.people.login, range(names))))
+    fleet.shoal("enqueue", "github")
+    workers = [fleet.start("worker", "github", "--stage", "profile", "--drain", "-q") for _ in range(2)]
+    assert [worker.wait(PATIENCE) for worker in workers] == [0, 0]
+    at = sorted(visit.at for visit in site.log() if visit.path.startswith("/users/"))
+    assert len(at) == names
+    assert at[-1] - at[0] >= 0.75 * delay * (names - 1)
 
 
 def test_each_night_finds_those_who_are_new(either: Project, serve: Serve) -> None:
-    """A further run asks for nobody who was profiled or imported before, so the targets lead to others each time."""
+    """A further run asks for nobody who was profiled or imported before, so targets of a run lead to others."""
     site = serve(places=SMALL)
-    set_up(either, site, LOCATIONS="Suva, Fiji; Apia, Samoa", TARGET_USERNAMES="8", SHOAL_CONCURRENCY="1")
+    places = "Suva, Fiji; Apia, Samoa"
+    set_up(either, site, LOCATIONS=places, TARGET_USERNAMES="8", TARGET_OF="run", SHOAL_CONCURRENCY="1")
     taken_over = site.site.people.login(0)
     import_rows(either, f"username,name,enrichment_status\n{taken_over},Bo Brook,ENHANCED\n", "file")
 
@@ -117,6 +136,18 @@ def test_each_night_finds_those_who_are_new(either: Project, serve: Serve) -> No
     assert [row for row in first if row not in kept] == []
     assert night(target="0", again="true")[0] >= 8, "as many as TARGET_USERNAMES lets the searches find"
     assert statuses(either) == {"ENHANCED": 12}
+
+
+def test_the_targets_are_those_of_all_runs_together(either: Project, serve: Serve) -> None:
+    """TARGET_PROFILES: when so many are there, a further run asks for nobody."""
+    site = serve(places=SMALL)
+    set_up(either, site, LOCATIONS="Suva, Fiji; Apia, Samoa", SHOAL_CONCURRENCY="1", TARGET_USERNAMES="0")
+    for target, profiled in (("5", 5), ("7", 7), ("7", 7)):
+        either.shoal("run", "github", "--fresh", "-q", timeout=PATIENCE, TARGET_PROFILES=target)
+        assert statuses(either) == {"ENHANCED": profiled, "INITIAL": 12 - profiled}
+    before = len(site.log())
+    either.shoal("run", "github", "--fresh", "-q", timeout=PATIENCE, TARGET_PROFILES="7", TARGET_USERNAMES="12")
+    assert len(site.log()) == before, "not even a search"
 
 
 def test_a_cancellation_is_no_error_of_those_who_were_tried_again(either: Project, serve: Serve) -> None:
@@ -169,7 +200,7 @@ def test_rows_of_the_earlier_system_go_on_where_they_were(importing: tuple[Proje
     logins = [people.login(number) for number in range(5)]
     rows = OLD_ROWS.format(*logins)
     said = import_rows(either, rows, source)
-    assert "7 items added, 0 were there already" in said
+    assert "7 items added, 0 were there already\n" in said
     assert "PROFILED   2" in said
     assert "INITIAL    1" in said, "the row without a username is not counted"
     assert "1 left out, without a username: row 6" in said
@@ -238,6 +269,52 @@ def test_an_import_with_a_bad_row_changes_nothing(project: Project, serve: Serve
     assert statuses(project) == {"ENHANCED": 1}
 
 
+def test_rows_of_developers_whom_a_search_has_found_are_reported(either: Project, serve: Serve) -> None:
+    """They are not lost without a word; the remedy takes them over."""
+    site = serve(places=SMALL)
+    set_up(either, site, USERNAMES_FILE="names.txt")
+    found, other, profiled = (site.site.people.login(number) for number in range(3))
+    (either.folder / "names.txt").write_text(f"{profiled}\n{found}\n")
+    either.shoal("enqueue", "github")
+    either.shoal("worker", "github", "--stage", "profile", "--limit", "1", "-q", timeout=PATIENCE)
+    rows = f"username,name,enrichment_status\n{found},Ann,ENHANCED\n{other},Bo,ENHANCED\n{profiled},Cleo,ENHANCED\n"
+    said = import_rows(either, rows, "file", code=1)
+    assert "1 developers were in the run before: their rows were not taken over: " + found in said
+    assert statuses(either) == {"INITIAL": 1, "PROFILED": 1, "ENHANCED": 1}
+    remedy = re.search(r"shoal (runs cancel \S+),", said)
+    assert remedy is not None
+    either.shoal(*remedy[1].split(), "--yes")
+    assert "not taken over" not in import_rows(either, rows, "file")
+    assert statuses(either) == {"ENHANCED": 3}
+    (row,) = query(either, f"select name from developers where username = '{found}'")
+    assert row["name"] == "Ann"
+
+
+@pytest.mark.parametrize("rows", ["", "someone,Bo,ENHANCED\n", "username;name\nsomeone;Bo\n", "username\n"])
+def test_an_import_of_nothing_starts_no_search(project: Project, serve: Serve, rows: str) -> None:
+    """`psql` may have failed, or the header or the commas may be missing."""
+    set_up(project, serve(), LOCATIONS="Suva, Fiji")
+    assert "Nothing was imported" in import_rows(project, rows, "standard input", code=1)
+    assert not Path(project.ledger).exists(), "not even a ledger"
+
+
+def test_a_row_that_is_not_profiled_keeps_its_time_and_its_error(either: Project, serve: Serve) -> None:
+    site = serve(places=SMALL)
+    set_up(either, site)
+    name = site.site.people.login(0)
+    header = "username,enrichment_status,scraped_at,retry_count,last_error\n"
+    import_rows(either, f"{header}{name},INITIAL,2024-01-05 10:00:00,2,timeout\n", "file")
+    shown = f"select scraped_at, retry_count, last_error from developers where username = '{name}'"
+
+    def row() -> tuple[str, int, str | None]:
+        (found,) = query(either, shown)
+        return str(found["scraped_at"])[:19], found["retry_count"], found["last_error"]
+
+    assert row() == ("2024-01-05 10:00:00", 2, "timeout")
+    either.shoal("run", "github", "-q", timeout=PATIENCE)
+    assert row() == ("2024-01-05 10:00:00", 0, None)
+
+
 def import_rows(project: Project, rows: str, source: str, *options: str, code: int = 0) -> str:
     """What the script says that imports these rows."""
     name = "old.db" if source == "sqlite" else "developers.csv"
@@ -279,7 +356,10 @@ def test_a_file_of_user_names_replaces_the_searches(project: Project, serve: Ser
 
 @pytest.mark.parametrize(
     ("variables", "said"),
-    [({}, "Set LOCATIONS or USERNAMES_FILE in .env."), ({"USERNAMES_FILE": "nowhere.txt"}, "USERNAMES_FILE")],
+    [
+        ({}, "Set LOCATIONS or USERNAMES_FILE in .env."),
+        ({"USERNAMES_FILE": "nowhere.txt"}, "USERNAMES_FILE"),
+    ],
 )
 def test_a_run_without_anybody_to_look_for_leaves_nothing_behind(
     project: Project, serve: Serve, variables: dict[str, Any], said: str
@@ -292,3 +372,23 @@ def test_a_run_without_anybody_to_look_for_leaves_nothing_behind(
     (project.folder / "names.txt").write_text(site.site.people.login(0))
     project.shoal("enqueue", "github", "--idempotency-key", "first", USERNAMES_FILE="names.txt")
     assert statuses(project) == {"INITIAL": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("FIRST_YEAR", "2025", "FIRST_YEAR is 2025 and LAST_YEAR is 2024"),
+        ("LAST_YEAR", "20244", "they must be from 2008 to 9999"),
+        ("GITHUB_API", "api.github.com", "GITHUB_API is 'api.github.com', it must begin with https://"),
+        ("RETRY_DELAY", "-5", "RETRY_DELAY is -5.0, it must be 0 or more seconds"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_named_before_anything_is_asked(
+    project: Project, serve: Serve, name: str, value: str, said: str
+) -> None:
+    site = serve(places=SMALL)
+    set_up(project, site, LOCATIONS="Suva, Fiji")
+    changed: dict[str, Any] = {name: value}
+    for command in (("enqueue", "github"), ("worker", "github", "--stage", "profile")):
+        assert said in project.shoal(*command, code=2, **changed).stderr
+    assert site.log() == []

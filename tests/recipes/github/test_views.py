@@ -58,7 +58,7 @@ def test_the_queries_run_unchanged(fleet: Project, serve: Serve) -> None:
         assert time.monotonic() < deadline, worker.stderr
         time.sleep(0.05)
     (claims,) = query(fleet, ACTIVE_CLAIMS)
-    assert f"-{worker.pid}-" in claims["claimed_by"]
+    assert f"-{worker.pid}-" in claims["claimed_by"]  # S0.5
     assert (claims["records_claimed"], claims["first_started"] <= claims["last_claimed"]) == (2, True)
     assert query(fleet, STALE_CLAIMS) == []
     query(fleet, "update shoal.lease set claimed_at = claimed_at - interval '45 minutes'")

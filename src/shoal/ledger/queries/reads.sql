@@ -28,6 +28,12 @@ where r.scraper = (select o.scraper from shoal.run o where o.no = $1) and r.no <
   and (not cast($3 as boolean) or r.code_version = (select o.code_version from shoal.run o where o.no = $1))
 order by r.no desc
 
+-- name: records_elsewhere
+-- The counts of queues are summed, not the records.
+select cast(coalesce(sum(q.results), 0) as bigint)
+from shoal.queue_depth q
+where q.scraper = (select o.scraper from shoal.run o where o.id = $1) and q.run_id <> $1 and q.stage = $2
+
 -- name: item_by_key
 select i.id from shoal.item i where i.stage = $1 and i.key_hash = $2
 

@@ -30,7 +30,9 @@ class CountriesDemo(RecipeDemo):
         f"Public Tor cannot reach a site on this machine: {EXITS} local exits with addresses of their own stand for it."
     )
 
-    def __init__(self) -> None:
+    def __init__(self, urls: Mapping[str, int] = URLS) -> None:
+        """`urls`: how many of each country."""
+        self._urls = urls
         self._port = 0
         self._database: PrivateDatabase | None = None
         self._has_postgres = False
@@ -48,7 +50,7 @@ class CountriesDemo(RecipeDemo):
         with self.stand_in().serving() as site, local_exits() as self._port, _database() as self._database:
             named = os.environ.get("SHOAL_LEDGER", "")
             self._has_postgres = self._database is not None or named.startswith(("postgresql:", "postgres:"))
-            for country, count in URLS.items():
+            for country, count in self._urls.items():
                 lines = "".join(f"{url}\n" for url in site.site.urls(country, count))
                 (folder / "urls" / f"{country}.txt").write_text(lines)
             yield site
@@ -100,10 +102,10 @@ class CountriesDemo(RecipeDemo):
             wrong = [url for url, record in records.items() if not _is_correct(site.site, country, record)]
             figures[country] = {**counts.by_status(), "wrong": len(wrong)}
             lines.append(
-                f"{country}: {len(records)} of {URLS[country]} prices stored, {len(wrong)} wrong, "
+                f"{country}: {len(records)} of {self._urls[country]} prices stored, {len(wrong)} wrong, "
                 f"{counts.failed} gone, {counts.remaining} left"
             )
-            if wrong or counts.remaining or len(records) + counts.failed != URLS[country]:
+            if wrong or counts.remaining or len(records) + counts.failed != self._urls[country]:
                 problems.append(f"{country}: {counts.by_status()}, {len(wrong)} wrong")
         return SiteReport(lines=lines, problems=problems, figures=figures)
 
@@ -130,9 +132,17 @@ def _closest(visits: Sequence[Visit]) -> str:
 
 
 def _answers(visits: Sequence[Visit]) -> str:
+    """What was not given out, and through which exit it was asked for next. Two circuits may have the same exit."""
     notes = Counter(visit.note for visit in visits)
+    later: dict[str, Visit] = {}
+    again: Counter[bool] = Counter()
+    for visit in sorted(visits, key=lambda each: each.at, reverse=True):
+        if visit.note in ("blocked", "reset") and visit.path in later:
+            again[later[visit.path].peer != visit.peer] += 1
+        later[visit.path] = visit
     return (
-        f"{notes['blocked']} were refused with 403, {notes['reset']} cut off; each was tried again through another exit"
+        f"{notes['blocked']} were refused with 403, {notes['reset']} cut off; asked for again: "
+        f"{again[True]} from another address, {again[False]} from the same one"
     )
 
 

@@ -16,6 +16,7 @@ from shoal.service.client import Fleet
 
 TOKENS = ("demo-token-aa11", "demo-token-bb22", "demo-token-cc33", BAD_TOKEN)
 TARGET = 120
+DELAY = 0.05
 STOPPED = (0, EXIT_INTERRUPTED)
 MOST_SHOWN = 10
 _TOP = 5
@@ -47,7 +48,7 @@ class GitHubDemo(RecipeDemo):
             "LOCATIONS": "Suva, Fiji; Apia, Samoa; Koror, Palau; Port Vila, Vanuatu",
             "TARGET_PROFILES": str(TARGET),
             "TARGET_USERNAMES": "600",
-            "RATE_LIMIT_DELAY": "0.05",
+            "RATE_LIMIT_DELAY": str(DELAY),
             "RETRY_DELAY": "2",
         }
 
@@ -72,22 +73,27 @@ class GitHubDemo(RecipeDemo):
             stage: [record async for record in fleet.records("latest", stage=stage)]
             for stage in ("username", "profile", "social")
         }
-        return make_site_report(site.site, site.log(), stages, fewest=TARGET)
+        return make_site_report(site.site, site.log(), stages, fewest=TARGET, delay=DELAY)
 
 
 def make_site_report(
-    site: GitHubStandIn, visits: Sequence[Visit], stages: Mapping[str, Records], *, fewest: int = 0
+    site: GitHubStandIn, visits: Sequence[Visit], stages: Mapping[str, Records], *, fewest: int = 0, delay: float = 0.0
 ) -> SiteReport:
-    """Compare the log of the site and the records of a run with the truth."""
+    """Compare the log of the site and the records of a run with the truth. `delay`: what RATE_LIMIT_DELAY was."""
     found, profiles, extras = stages["username"], stages["profile"], stages["social"]
     problems: list[str] = []
-    asked = {"profile": profile_answers(visits), "social": social_answers(site.people, visits)}
+    asked = {
+        "username": search_answers(visits),
+        "profile": profile_answers(visits),
+        "social": social_answers(site.people, visits),
+    }
     once = {}
-    for stage, logins in asked.items():
-        twice = [login for login, times in logins.items() if times > 1]
-        once[stage] = f"{len(twice)} developers more than once" if twice else "each developer once"
+    for stage, answers in asked.items():
+        twice = [key for key, times in answers.items() if times > 1]
+        one, many = ("search", "searches") if stage == "username" else ("developer", "developers")
+        once[stage] = f"{len(twice)} {many} more than once" if twice else f"each {one} once"
         if twice:
-            problems.append(f"{len(twice)} developers were answered twice in the stage {stage}, such as {twice[0]}")
+            problems.append(f"{len(twice)} {many} were answered twice in the stage {stage}, such as {twice[0]}")
     spent = sum(visit.note.endswith("spent") for visit in visits)
     if spent:
         problems.append(f"{spent} requests had a token that was known to be spent")
@@ -103,8 +109,8 @@ def make_site_report(
         + ", ".join(f"{count} by {token}" for token, count in sorted(tokens.items())),
         f"answers other than 200: {refused or 'none'}",
         f"requests with a token that was known to be spent: {spent}",
-        f"searches: {sum(visit.path.startswith('/search/') for visit in visits)}, developers found: {len(found)}",
-        closest_line(visits, _token, "of a token"),
+        f"searches: {len(asked['username'])} answered, {once['username']}; developers found: {len(found)}",
+        closest_line(visits, _token, "of a token", asked_for=delay),
         f"profiles: {len(asked['profile'])} answered, {len(profiles)} stored, {once['profile']}",
         f"social: {len(asked['social'])} completed, {once['social']}; "
         f"{len(_of_kind(extras, 'social_link'))} links and {len(_of_kind(extras, 'repository'))} repositories stored",
@@ -119,6 +125,15 @@ def make_site_report(
 def _token(visit: Visit) -> str:
     """The token of a visit, as the site numbers it."""
     return " ".join(visit.note.split()[:2])
+
+
+def search_answers(visits: Iterable[Visit]) -> Counter[str]:
+    """How often each page of each search was answered, without the answers that GitHub calls incomplete."""
+    return Counter(
+        visit.path
+        for visit in visits
+        if visit.status == 200 and visit.path.startswith("/search/") and "incomplete" not in visit.note
+    )
 
 
 def profile_answers(visits: Iterable[Visit]) -> Counter[str]:

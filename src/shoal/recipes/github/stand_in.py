@@ -2,8 +2,8 @@
 
 `python -m shoal.recipes.github.stand_in --port 8002 --seed 7 --fault NAME`. Tokens are any texts; the site counts the
 calls of each in windows, announces what remains, and refuses more. A visit's note names the token by its number, in the
-order of their first calls, the kind of call, and what remained: `token 2 core 41`; `spent` when an earlier answer had
-announced that nothing remains.
+order of their first calls, the kind of call, and what remained: `token 2 core 41`; then `incomplete` for such a search,
+and `spent` when an earlier answer had announced that nothing remains.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class GitHubStandIn(StandIn):
             status=response.status,
             content_type=JSON,
             headers=response.headers,
-            note=f"{who} {left} {note}".strip(),
+            note=" ".join(filter(None, (who, str(left), response.note, note))),
         )
 
     def _number(self, token: str) -> int:
@@ -176,7 +176,7 @@ class GitHubStandIn(StandIn):
             for login in map(self.people.login, _page(numbers[:SEARCH_CAP], request))
         ]
         found = {"total_count": len(numbers), "incomplete_results": is_incomplete, "items": shown}
-        return _answer(found, headers=headers)
+        return _answer(found, headers=headers, note="incomplete" if is_incomplete else "")
 
 
 def _address(request: StandInRequest) -> str:

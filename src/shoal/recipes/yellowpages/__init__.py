@@ -9,9 +9,6 @@ PROJECT = ProjectTemplate(
     about="a directory by city and category: 51 states over a pool of workers, each with its own proxies",
     scraper="yellowpages",
     stage="crawl_single_target",
-    site_command="python -m shoal.recipes.yellowpages.stand_in --port 8003",
-    try_arguments="http://127.0.0.1:8003/los-angeles-ca/plumbers",
-    run_arguments="yellowpages",
     commands=(
         ("cp .env.example .env", "then put your values into it"),
         ("python state_assignments.py", "the states of each worker"),

@@ -74,6 +74,21 @@ class ReadsConformance:
             await harness.run("list", "page")
         assert await finished(second, "page") == {"done", "left out"}, "behind many runs too"
 
+    async def test_records_of_a_stage_in_other_runs(self, harness: LedgerHarness) -> None:
+        """Of the same scraper and stage; a run that was removed is forgotten."""
+        ledger, worker = harness.ledger, await harness.worker()
+        runs = [await harness.run("list", "page") for _ in range(3)]
+        for number, run in enumerate(runs, start=1):
+            await harness.put(run, *(f"{number} {n}" for n in range(number)), stage="page")
+            for claimed in await harness.claim(worker, 10):
+                await harness.commit(worker, done(claimed, '{"a": 1}', '{"a": 2}'))
+        found = [await ledger.reads.records_elsewhere(run.id, "page") for run in runs]
+        assert found == [2 * (2 + 3), 2 * (1 + 3), 2 * (1 + 2)]
+        assert await ledger.reads.records_elsewhere(runs[0].id, "list") == 0
+        await ledger.runs.cancel(runs[2].id, by="test")
+        await ledger.runs.remove(runs[2].id, by="test")
+        assert await ledger.reads.records_elsewhere(runs[0].id, "page") == 2 * 2
+
     async def test_many_keys_are_looked_up_in_other_runs(self, harness: LedgerHarness) -> None:
         """More than are looked up at a time, each finished in another run or in none."""
         ledger, worker = harness.ledger, await harness.worker()

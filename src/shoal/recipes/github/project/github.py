@@ -18,6 +18,8 @@ from links import social_links
 # GitHub shows the first 1,000 results of a search, 100 on a page.
 SEARCH_CAP, PAGE_SIZE = 1_000, 100
 TOP_REPOSITORIES = 5
+# The year in which GitHub began.
+FOUNDED = 2008
 # A user name as people write it, or the address of the profile.
 USER = re.compile(r"(?:@|(?:https?://)?(?:www\.)?github\.com/)?([a-z\d][a-z\d_-]*)/?", re.IGNORECASE | re.ASCII)
 HEADERS = {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
@@ -36,6 +38,18 @@ class Settings:
     repository_pages: int = 3
     retry_delay: float = 5
     exponential_backoff: bool = True
+
+    def __post_init__(self):
+        """Raises ValueError for a value that cannot be meant, by the name that it has in .env."""
+        if not re.match(r"https?://[^/\s]", self.api):
+            raise ValueError(f"GITHUB_API is {self.api!r}, it must begin with https:// or http://")
+        if not FOUNDED <= self.first_year <= self.last_year <= date.max.year:
+            years = f"FIRST_YEAR is {self.first_year} and LAST_YEAR is {self.last_year}"
+            raise ValueError(
+                f"{years}, they must be from {FOUNDED} to {date.max.year}, the first one not after the last"
+            )
+        if not 0 <= self.retry_delay < float("inf"):
+            raise ValueError(f"RETRY_DELAY is {self.retry_delay}, it must be 0 or more seconds")
 
 
 github = Scraper(
@@ -182,6 +196,10 @@ def read_usernames(file: str) -> list[str]:
         shown = "; ".join(wrong[:5]) + ("; ..." if len(wrong) > 5 else "")
         remedy = "Correct or remove these lines; nothing was stored."
         raise UsageError(f"{file} has {len(wrong)} lines that are no user name of GitHub: {shown}.", remedy=remedy)
+    if not found:
+        raise UsageError(
+            f"USERNAMES_FILE: {file} has no user name.", remedy="Write one on each line; nothing was stored."
+        )
     return [match[1] for text in found.values() if (match := USER.fullmatch(text))]
 
 

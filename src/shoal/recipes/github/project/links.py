@@ -44,9 +44,9 @@ def social_links(accounts: list[dict], twitter: str | None, blog: str | None, bi
         for url in filter(None, map(absolute, urls)):
             platform = platform_of(url)
             if platform is None:
-                if url in others:
+                if (site := url.removesuffix("/")) in others:
                     continue
-                others.add(url)
+                others.add(site)
                 platform = f"other_{len(others)}"
             found.setdefault(platform, {"platform": platform, "url": url, "verified": verified})
     yield from found.values()

@@ -166,3 +166,26 @@ def test_lines_that_are_no_user_names_are_reported(tmp_path, line):
 def test_a_missing_file_of_user_names():
     with pytest.raises(UsageError, match="USERNAMES_FILE cannot be read"):
         list(start_items(Settings(usernames_file="nowhere.txt")))
+
+
+def test_a_file_without_a_user_name(tmp_path):
+    names = tmp_path / "names.txt"
+    names.write_text("# nobody yet\n\n")
+    with pytest.raises(UsageError, match=r"names.txt has no user name"):
+        list(start_items(Settings(usernames_file=str(names))))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"first_year": 2025}, "FIRST_YEAR is 2025 and LAST_YEAR is 2024"),
+        ({"last_year": 2014}, "FIRST_YEAR is 2015 and LAST_YEAR is 2014"),
+        ({"first_year": 0}, "from 2008 to 9999"),
+        ({"last_year": 20244}, "from 2008 to 9999"),
+        ({"retry_delay": -5}, "RETRY_DELAY is -5"),
+        ({"api": "api.github.com"}, "GITHUB_API is 'api.github.com'"),
+    ],
+)
+def test_values_that_cannot_be_meant(values, said):
+    with pytest.raises(ValueError, match=said):
+        Settings(**values)

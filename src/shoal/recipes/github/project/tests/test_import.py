@@ -34,8 +34,10 @@ def test_the_status_of_a_row(tmp_path, row, status, stages):
 
 
 def test_failed_rows_may_be_tried_again():
-    status, (item,) = row_items({"username": "a", "enrichment_status": "FAILED"}, retry_failed=True)
-    assert (status, item.payload) == ("INITIAL", {"username": "a"})
+    row = {"username": "a", "enrichment_status": "FAILED", "retry_count": "3"}
+    status, (item,) = row_items(row, retry_failed=True)
+    before = {"scraped_at": None, "retry_count": 3, "last_error": None}
+    assert (status, item.payload) == ("INITIAL", {"username": "a", "imported": before})
     with pytest.raises(NoUsername):
         row_items({"username": " ", "enrichment_status": "INITIAL"})
 
@@ -73,4 +75,21 @@ def test_rows_that_cannot_be_imported_are_named(tmp_path, column, value):
     file = tmp_path / "developers.csv"
     file.write_text(f"username,{column}\ngood,\nbad,{value}\n")
     with pytest.raises(ValueError, match=f"remove first: 1\n  row 2 .bad.: {column} .*'{value}'"):
+        check_rows(str(file), retry_failed=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        ("A-b,Bo,3,t,PROFILED,2024-01-01,\n", "has no column username"),
+        ("username;name\nA-b;Bo\n", "has no column username"),
+        (HEADER, "has no row with a username"),
+        (HEADER + ",Bo,,,,,\n", "has no row with a username"),
+    ],
+)
+def test_a_file_without_a_row_that_can_be_imported(tmp_path, text, said):
+    file = tmp_path / "developers.csv"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=f"Nothing was imported: .*{said}"):
         check_rows(str(file), retry_failed=False)

@@ -38,6 +38,12 @@ def test_one_link_for_each_platform_and_stated_ones_first():
     assert len(found) == 5
 
 
+def test_a_slash_at_the_end_makes_no_other_site():
+    accounts = [{"url": "https://heron.example"}]
+    (link,) = social_links(accounts, None, "heron.example/", "See https://heron.example/.")
+    assert link == {"platform": "other_1", "url": "https://heron.example", "verified": True}
+
+
 def test_what_is_no_page():
     assert absolute("me@heron.example") is None
     assert absolute("just words") is None

@@ -3,7 +3,7 @@
 
 -- name: developers
 -- A cancellation is an error only while it lasts: an item that was retried afterwards has it in its history. What
--- import_developers.py stored is in the payload: `status` and `row`. `offset 0` keeps PostgreSQL from computing the
+-- import_developers.py stored is in the payload: `status` and `row`; `imported` of those who were INITIAL. `offset 0` keeps PostgreSQL from computing the
 -- record once for each column.
 select d.id,
        coalesce(d.record ->> 'username', d.username) as username,
@@ -26,7 +26,7 @@ select d.id,
        d.enrichment_status,
        (select w.id from shoal.worker w where w.no = d.worker) as claimed_by,
        d.processing_started_at,
-       coalesce((d.record ->> 'scraped_at')::timestamptz, d.found_at) as scraped_at,
+       coalesce(coalesce(d.first_scraped_at, d.record ->> 'scraped_at')::timestamptz, d.found_at) as scraped_at,
        coalesce((d.imported ->> 'profiled_at')::timestamptz, d.profiled_at) as profiled_at,
        coalesce((d.imported ->> 'enhanced_at')::timestamptz, d.enhanced_at) as enhanced_at,
        greatest(d.retries, coalesce((d.imported ->> 'retry_count')::int, 0)) as retry_count,
@@ -35,8 +35,10 @@ select d.id,
 from (
     select i.id, i.key, i.created_at as found_at, r.id as run_id,
            coalesce(i.payload ->> 'username', i.key) as username,
-           case when i.payload ->> 'status' = 'FAILED' and profile_end.state = 'done' then null  -- profiled since
-                else i.payload -> 'row' end as imported,
+           case when profile_end.state = 'done' and coalesce(i.payload ->> 'status', 'FAILED') = 'FAILED'
+                then null  -- profiled since
+                else coalesce(i.payload -> 'row', i.payload -> 'imported') end as imported,
+           i.payload -> 'imported' ->> 'scraped_at' as first_scraped_at,
            coalesce(p.record, i.payload -> 'row',
                     (select coalesce(stored.record, old.payload -> 'row') from shoal.run n
                      join shoal.stage g on g.run = n.no and g.name = 'profile'

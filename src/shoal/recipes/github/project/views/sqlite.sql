@@ -4,7 +4,7 @@
 
 -- name: developers
 -- A cancellation is an error only while it lasts: an item that was retried afterwards has it in its history. What
--- import_developers.py stored is in the payload: `status` and `row`.
+-- import_developers.py stored is in the payload: `status` and `row`; `imported` of those who were INITIAL.
 select d.id,
        coalesce(d.record ->> 'username', d.username) as username,
        d.record ->> 'name' as name,
@@ -26,7 +26,7 @@ select d.id,
        d.enrichment_status,
        (select w.id from worker w where w.no = d.worker) as claimed_by,
        strftime('%Y-%m-%d %H:%M:%f', d.processing_started_at / 1e6, 'unixepoch') as processing_started_at,
-       coalesce(strftime('%Y-%m-%d %H:%M:%f', d.record ->> 'scraped_at'),
+       coalesce(strftime('%Y-%m-%d %H:%M:%f', coalesce(d.first_scraped_at, d.record ->> 'scraped_at')),
                 strftime('%Y-%m-%d %H:%M:%f', d.found_at / 1e6, 'unixepoch')) as scraped_at,
        coalesce(strftime('%Y-%m-%d %H:%M:%f', d.imported ->> 'profiled_at'),
                 strftime('%Y-%m-%d %H:%M:%f', d.profiled_at / 1e6, 'unixepoch')) as profiled_at,
@@ -38,8 +38,10 @@ select d.id,
 from (
     select i.id, i.key, i.created_at as found_at, r.id as run_id,
            coalesce(i.payload ->> 'username', i.key) as username,
-           case when i.payload ->> 'status' = 'FAILED' and profile_end.state = 'done' then null  -- profiled since
-                else i.payload -> 'row' end as imported,
+           case when profile_end.state = 'done' and coalesce(i.payload ->> 'status', 'FAILED') = 'FAILED'
+                then null  -- profiled since
+                else coalesce(i.payload -> 'row', i.payload -> 'imported') end as imported,
+           i.payload -> 'imported' ->> 'scraped_at' as first_scraped_at,
            coalesce(p.record, i.payload -> 'row',
                     (select coalesce(stored.record, old.payload -> 'row') from run n
                      join stage g on g.run = n.no and g.name = 'profile'
