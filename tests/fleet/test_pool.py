@@ -469,3 +469,21 @@ def test_two_workers_on_the_demo_shop(project: Project) -> None:  # S3.7
     assert [number for number, _ in shares] == ["0", "1"]
     assert all(int(done) for _, done in shares)
     assert len({item.partition for item in project.items()}) == 13  # the home page's, and twelve categories
+
+
+def test_logs_may_be_emptied_while_they_are_written(project: Project) -> None:
+    """What `copytruncate` of logrotate does: all files are open for appending, so none has a hole."""
+    pool = gated_pool(project, "--workers", "2")
+    busy(project, 2)
+    logs = sorted((project.folder / "logs").iterdir())
+    assert [log.name for log in logs] == ["gated_pool.log", "gated_worker_0.log", "gated_worker_1.log"]
+    for log in logs:
+        assert log.stat().st_size > 0
+        os.truncate(log, 0)
+    open_gate(project)
+    assert pool.wait() == 0
+    for log in logs:
+        written = log.read_bytes()
+        assert b"stopped" in written
+        assert b"started" not in written
+        assert b"\0" not in written
