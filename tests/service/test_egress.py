@@ -66,7 +66,7 @@ async def test_a_dead_worker_that_has_the_exits_of_a_pool_is_waited_for(ledger: 
     checking = asyncio.create_task(
         check_parts_are_free(ledger, settings, [FixedPart("homes", 0, 2)], notice=told.append)
     )
-    while len(told) < 2:
+    while len(told) < 2:  # noqa: ASYNC110 - it waits for its own event
         await asyncio.sleep(0.01)
     await ledger.workers.heartbeat("v")
     with pytest.raises(UsageError, match="Worker v of another pool has proxies of homes"):

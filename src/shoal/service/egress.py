@@ -126,7 +126,7 @@ async def check_parts_are_free(
             if worker.silent_seconds < waited:
                 raise UsageError(
                     f"Worker {worker.id} of another pool has proxies of {pool} that this pool would use too.",
-                    remedy='With share = "split" all workers on all machines divide them; else wait until it has ended.',
+                    remedy='Let all workers on all machines divide them: share = "split"; or wait until it has ended.',
                 )
         if not announced:
             announced = True
