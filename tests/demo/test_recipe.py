@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,8 @@ from shoal.demo.recipe import DemoStep, child_environment, run_steps, was_interr
 from shoal.recipes import RECIPES, find_project
 from tests.support import LONG
 from tests.support.browsers import require_chromium
-from tests.support.project import clean_environment
+from tests.support.pools import ARGUMENTS, GATED, PATIENCE, busy, is_alive, open_gate, until
+from tests.support.project import Project, clean_environment
 
 WRITE = "import os, pathlib; pathlib.Path('seen').open('a').write(os.environ.get('NAME', '') + '\\n')"
 
@@ -46,6 +48,46 @@ def test_a_background_command_is_stopped_after_the_last_step(tmp_path: Path) -> 
     steps = [DemoStep(("python", "-c", waits), background=True), DemoStep(("python", "-c", looks))]
     results = run_steps(steps, tmp_path, os.environ, announce=lambda _: None)
     assert [(result.code, result.step.background) for result in results] == [(0, False), (0, True)]
+
+
+STEPS = """
+import os, sys
+from pathlib import Path
+from shoal.demo.recipe import DemoStep, run_steps, was_interrupted
+
+pool = ("shoal", "pool", "gated.py", "--workers", "2", *sys.argv[1:])
+results = run_steps([DemoStep(pool), DemoStep(("python", "-c", "open('next', 'w')"))], Path("."), os.environ,
+                    announce=lambda step: None)
+sys.exit(5 if was_interrupted(results) else 0)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=lambda number: number.name)
+def test_a_demo_that_is_terminated_leaves_no_process(project: Project, number: signal.Signals) -> None:
+    project.write(GATED, "gated.py")
+    environ = clean_environment(project.folder, SHOAL_LEDGER=project.ledger)
+    demo = subprocess.Popen(
+        [sys.executable, "-c", STEPS, *ARGUMENTS], cwd=project.folder, env=environ, start_new_session=True
+    )
+    try:
+        log = project.folder / "logs" / "gated_worker_1.log"
+        until(log.exists, bool, "the last worker was not started")
+        pids = {worker.pid for worker in busy(project, 2)}
+        pids |= {int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in pids}
+        assert len(pids - {demo.pid}) == 3, "the pool and its workers"
+        demo.send_signal(number)
+        if number == signal.SIGKILL:
+            assert demo.wait(PATIENCE) == -number
+        open_gate(project)
+        until(lambda: {pid for pid in pids if is_alive(pid)}, lambda left: not left, "processes are left")
+        assert demo.wait(PATIENCE) == (-number if number == signal.SIGKILL else 5)
+        assert not (project.folder / "next").exists()
+        counts = project.counts()
+        assert (counts.leased, counts.dead) == (0, 0)
+        assert counts.remaining > 0, "they have not ended because the run had"
+    finally:
+        demo.kill()
+        demo.wait()
 
 
 def test_the_environment_of_a_demo(tmp_path: Path) -> None:
