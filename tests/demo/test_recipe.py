@@ -14,7 +14,9 @@ import pytest
 
 from shoal.config.sources import read_dotenv
 from shoal.demo.recipe import DemoStep, child_environment, run_steps, was_interrupted, write_environment
+from shoal.errors import EXIT_INTERRUPTED
 from shoal.recipes import RECIPES, find_project
+from shoal.recipes.yellowpages import demo as yellow_pages
 from tests.support import LONG
 from tests.support.browsers import require_chromium
 from tests.support.pools import ARGUMENTS, GATED, PATIENCE, busy, is_alive, open_gate, until
@@ -88,6 +90,43 @@ def test_a_demo_that_is_terminated_leaves_no_process(project: Project, number: s
     finally:
         demo.kill()
         demo.wait()
+
+
+@pytest.mark.slow
+def test_a_demo_that_is_interrupted_complains_about_nothing_that_it_has_not_reached(project: Project) -> None:
+    size = "demo.DemoSize(workers=2, proxies=6, dead=1, flaky=0, ban_after=1000)"
+    program = PROGRAM.format(recipe="yellowpages", shown=f"demo.YellowPagesDemo({size})")
+    with (project.folder / "said").open("w+") as said:
+        demo = subprocess.Popen(
+            [sys.executable, "-c", program, "demo", "yellowpages"],
+            cwd=project.folder,
+            env=clean_environment(project.folder, SHOAL_LEDGER=project.ledger),
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
+        try:
+            log = Path(said.name)
+            until(log.read_text, lambda text: "$ shoal pool" in text, "the pool was not started")
+            until(project.counts, lambda counts: counts.done > 0, "no target is done")
+            os.killpg(demo.pid, signal.SIGINT)  # as the terminal does
+            assert demo.wait(PATIENCE) == EXIT_INTERRUPTED
+        finally:
+            demo.kill()
+            demo.wait()
+        said.seek(0)
+        text = said.read()
+    assert "What the stand-in says, up to the interruption\n" in text
+    assert "PROBLEM" not in text
+    counts = project.counts()
+    assert counts.leased == 0
+    assert counts.remaining > 0
+    assert f"{counts.done} were done exactly once" in text
+
+
+def test_the_limits_of_the_directory_act_in_its_demo() -> None:
+    """A worker asks one address for the pages of a target, some of them sooner than the site wants."""
+    assert yellow_pages.MIN_DELAY < yellow_pages.DEMO.stand_in().min_gap < yellow_pages.MAX_DELAY
 
 
 def test_the_environment_of_a_demo(tmp_path: Path) -> None:

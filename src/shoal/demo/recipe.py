@@ -68,10 +68,14 @@ class DemoStep(msgspec.Struct, frozen=True):
 
 
 class SiteReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the stand-in's log and the ledger say together: sentences, deviations, and figures by name."""
+    """What the stand-in's log and the ledger say together: sentences, deviations, and figures by name.
+
+    `unreached`: what is a deviation unless the demo was interrupted.
+    """
 
     lines: Sequence[str]
     problems: Sequence[str] = ()
+    unreached: Sequence[str] = ()
     figures: Mapping[str, Any] = {}
 
 
