@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from shoal.demo.stand_in import StandInRequest, StandInResponse
+from shoal.errors import InvalidSetting
 from shoal.recipes.yellowpages.demo import (
     TargetEvidence,
     addresses_by_worker,
@@ -480,4 +481,7 @@ def test_settings_by_their_old_names(project: Project, rotate: str) -> None:  # 
             300,
         )
         assert Path(egress.file or "").name == "others.txt"
+        wrong = {"PROXY_SELECTION_STRATEGY": "random"}
+        with pytest.raises(InvalidSetting, match="round_robin, healthiest \\(also as health_based\\) or sticky"):
+            load_settings({}, environ=wrong, folder=directory.folder)
         assert (stage.delay, stage.concurrency) == ((1.5, 2.5), 4)
