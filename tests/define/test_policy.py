@@ -187,6 +187,26 @@ def test_settings_fill_the_class_that_the_scraper_declares(kind: type) -> None:
         shop.configure(settings={}, stages={})
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "must_be"),
+    [("captions", "perhaps", "true or false"), ("limit", "many", "a whole number"), ("score", "high", "a number")],
+)
+def test_a_setting_of_a_wrong_type_is_told_what_it_must_be(name: str, value: str, must_be: str) -> None:
+    class Options(msgspec.Struct):
+        captions: bool | None = False
+        limit: int = 1
+        score: float | None = None
+
+    shop = scraper_with({}, settings=Options)
+    for word, meant in (("yes", True), ("On", True), ("false", False), (" no ", False)):
+        shop.configure(settings={"captions": word}, stages={})
+        assert shop.settings.captions is meant
+    with pytest.raises(InvalidScraper) as refused:
+        shop.configure(settings={name: value}, stages={}, variables={name: f"{name.upper()} in .env"})
+    assert refused.value.message == f"The settings of shop are invalid: {name}: it must be {must_be}."
+    assert refused.value.remedy == f"Correct {name.upper()} in .env."
+
+
 def test_settings_without_a_declared_class() -> None:
     with pytest.raises(InvalidScraper, match="the scraper declares no settings"):
         scraper_with({}).configure(settings={"name": "north"}, stages={})

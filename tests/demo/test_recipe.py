@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from itertools import pairwise
@@ -16,11 +17,14 @@ import pytest
 
 from shoal.config.sources import read_dotenv
 from shoal.demo.recipe import DemoStep, child_environment, run_steps, was_interrupted, write_environment
+from shoal.errors import EXIT_INTERRUPTED
 from shoal.recipes import RECIPES, find_project
 from shoal.recipes.countries.demo import URLS
+from shoal.recipes.yellowpages import demo as yellow_pages
 from tests.support import LONG
 from tests.support.browsers import require_chromium
-from tests.support.project import clean_environment
+from tests.support.pools import ARGUMENTS, GATED, PATIENCE, busy, is_alive, open_gate, until
+from tests.support.project import Project, clean_environment
 
 WRITE = "import os, pathlib; pathlib.Path('seen').open('a').write(os.environ.get('NAME', '') + '\\n')"
 
@@ -50,6 +54,83 @@ def test_a_background_command_is_stopped_after_the_last_step(tmp_path: Path) -> 
     steps = [DemoStep(("python", "-c", waits), background=True), DemoStep(("python", "-c", looks))]
     results = run_steps(steps, tmp_path, os.environ, announce=lambda _: None)
     assert [(result.code, result.step.background) for result in results] == [(0, False), (0, True)]
+
+
+STEPS = """
+import os, sys
+from pathlib import Path
+from shoal.demo.recipe import DemoStep, run_steps, was_interrupted
+
+pool = ("shoal", "pool", "gated.py", "--workers", "2", *sys.argv[1:])
+results = run_steps([DemoStep(pool), DemoStep(("python", "-c", "open('next', 'w')"))], Path("."), os.environ,
+                    announce=lambda step: None)
+sys.exit(5 if was_interrupted(results) else 0)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=lambda number: number.name)
+def test_a_demo_that_is_terminated_leaves_no_process(project: Project, number: signal.Signals) -> None:
+    project.write(GATED, "gated.py")
+    environ = clean_environment(project.folder, SHOAL_LEDGER=project.ledger)
+    demo = subprocess.Popen(
+        [sys.executable, "-c", STEPS, *ARGUMENTS], cwd=project.folder, env=environ, start_new_session=True
+    )
+    try:
+        log = project.folder / "logs" / "gated_worker_1.log"
+        until(log.exists, bool, "the last worker was not started")
+        pids = {worker.pid for worker in busy(project, 2)}
+        pids |= {int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in pids}
+        assert len(pids - {demo.pid}) == 3, "the pool and its workers"
+        demo.send_signal(number)
+        if number == signal.SIGKILL:
+            assert demo.wait(PATIENCE) == -number
+        open_gate(project)
+        until(lambda: {pid for pid in pids if is_alive(pid)}, lambda left: not left, "processes are left")
+        assert demo.wait(PATIENCE) == (-number if number == signal.SIGKILL else 5)
+        assert not (project.folder / "next").exists()
+        counts = project.counts()
+        assert (counts.leased, counts.dead) == (0, 0)
+        assert counts.remaining > 0, "they have not ended because the run had"
+    finally:
+        demo.kill()
+        demo.wait()
+
+
+@pytest.mark.slow
+def test_a_demo_that_is_interrupted_complains_about_nothing_that_it_has_not_reached(project: Project) -> None:
+    size = "demo.DemoSize(workers=2, proxies=6, dead=1, flaky=0, ban_after=1000)"
+    program = PROGRAM.format(recipe="yellowpages", shown=f"demo.YellowPagesDemo({size})")
+    with (project.folder / "said").open("w+") as said:
+        demo = subprocess.Popen(
+            [sys.executable, "-c", program, "demo", "yellowpages"],
+            cwd=project.folder,
+            env=clean_environment(project.folder, SHOAL_LEDGER=project.ledger),
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
+        try:
+            log = Path(said.name)
+            until(log.read_text, lambda text: "$ shoal pool" in text, "the pool was not started")
+            until(project.counts, lambda counts: counts.done > 0, "no target is done")
+            os.killpg(demo.pid, signal.SIGINT)  # as the terminal does
+            assert demo.wait(PATIENCE) == EXIT_INTERRUPTED
+        finally:
+            demo.kill()
+            demo.wait()
+        said.seek(0)
+        text = said.read()
+    assert "What the stand-in says, up to the interruption\n" in text
+    assert "PROBLEM" not in text
+    counts = project.counts()
+    assert counts.leased == 0
+    assert counts.remaining > 0
+    assert f"{counts.done} were done exactly once" in text
+
+
+def test_the_limits_of_the_directory_act_in_its_demo() -> None:
+    """A worker asks one address for the pages of a target, some of them sooner than the site wants."""
+    assert yellow_pages.MIN_DELAY < yellow_pages.DEMO.stand_in().min_gap < yellow_pages.MAX_DELAY
 
 
 def test_the_environment_of_a_demo(tmp_path: Path) -> None:

@@ -120,6 +120,10 @@ def test_a_pool_may_keep_to_some_partitions(project: Project) -> None:
     project.write(GATED, "gated.py")
     open_gate(project)
     assert "The run has no items of x" in project.shoal(*KEEPING, "x", code=2).stdout
+    named = ("--states", "b, a", "--dry-run", "--json")
+    plan = [json.loads(line) for line in project.shoal(*KEEPING[:-1], *named).stdout.splitlines()]
+    assert [worker["partitions"] for worker in plan if "partitions" in worker] == [["a"], ["b"]]
+    assert "it names no partition" in project.shoal(*KEEPING[:-1], "--states", ",", code=2).stderr
     said = project.shoal(*KEEPING, "c", "--partition", "later").stdout
     assert "(no items of later in the run)" in said
     assert re.search(r"^ +0 +1 +10 +- +c$", said, re.MULTILINE)
@@ -252,11 +256,7 @@ SHARING = f"""
 def test_a_pool_that_grows_replaces_workers_whose_part_of_the_proxies_becomes_smaller(project: Project) -> None:
     """S3.17: parts never overlap: all are divided by one number, and no further worker starts with a proxy in use."""
     with MicroSocks() as proxy:
-        dead = "".join(f"socks5://127.0.0.{n}:{free_port()}\n" for n in range(2, 9))
-        (project.folder / "proxies.txt").write_text(f"{proxy.url}\n{dead}")
-        (project.folder / "shoal.toml").write_text(
-            '[egress.homes]\nkind = "proxies"\nfile = "proxies.txt"\nshare = "fixed"\n'
-        )
+        shared_list(project, proxy, 7)
         pool = gated_pool(project, "--workers", "2", "--set", "drain=0.2", code=SHARING)
         before = busy(project, 2)
         assert places(project, before) == ["0/2", "1/2"]
@@ -280,6 +280,54 @@ def test_a_pool_that_grows_replaces_workers_whose_part_of_the_proxies_becomes_sm
         assert pool.wait() == 0
     assert "restart 1 of" not in pool.stderr
     assert all_done_once(project)
+
+
+def shared_list(project: Project, proxy: MicroSocks, more: int) -> None:
+    """A list of proxies that workers have fixed parts of; only the first answers."""
+    dead = "".join(f"socks5://127.0.0.{n}:{free_port()}\n" for n in range(2, 2 + more))
+    (project.folder / "proxies.txt").write_text(f"{proxy.url}\n{dead}")
+    (project.folder / "shoal.toml").write_text(
+        '[egress.homes]\nkind = "proxies"\nfile = "proxies.txt"\nshare = "fixed"\n'
+    )
+
+
+def test_a_pool_whose_proxies_another_pool_has_is_refused(either: Project) -> None:
+    """S3.17: fixed parts go by the numbers of the workers, which begin with 0 in each pool."""
+    with MicroSocks() as proxy:
+        shared_list(either, proxy, 1)
+        pool = gated_pool(either, "--workers", "2", code=SHARING)
+        present = busy(either, 2)
+        either.write(SHARING.replace("gated", "other"), "other.py")
+        second = ("pool", "other.py", *ARGUMENTS, "--workers", "2")
+        for command in (second, (*second, "--dry-run")):
+            said = either.shoal(*command, code=2).stdout
+            assert any(worker.id in said for worker in present)
+            assert "of another pool has proxies of homes" in said
+            assert 'share = "split"' in said
+        (either.folder / "shoal.toml").write_text((either.folder / "shoal.toml").read_text().replace("fixed", "split"))
+        assert "exits" not in either.shoal(*second, "--dry-run").stdout
+        open_gate(either)
+        assert pool.wait() == 0
+
+
+def test_pools_with_lines_of_their_own_in_the_assignment_have_proxies_of_their_own(fleet: Project) -> None:
+    """S3.17, S3.23: a worker keeps the number of its line, on whatever machine its pool is."""
+    (fleet.folder / "who.txt").write_text("[0] a\n[1] b\n[2] c\n")
+    with MicroSocks() as proxy:
+        shared_list(fleet, proxy, 2)
+        part = ("--assign", "who.txt", "--only", "--partition")
+        first = gated_pool(fleet, *part, "a", code=SHARING)
+        run = busy(fleet, 1)[0].scope.run_ids[0]
+        later = ("pool", "gated.py", *ARGUMENTS, "--run-id", run, *part)
+        second = fleet.start(*later, "b,c", "--log-dir", "logs2")
+        both = busy(fleet, 3)
+        assert places(fleet, both) == ["0/3", "1/3", "2/3"]
+        assert "of another pool has proxies" in fleet.shoal(*later, "b", code=2).stdout
+        fleet.shoal("pool", "scale", "gated.py", "2")  # c would go to number 0
+        second.wait_until_it_says("Nothing was changed: Worker")
+        assert places(fleet, workers(fleet)) == ["0/3", "1/3", "2/3"]
+        open_gate(fleet)
+        assert [first.wait(), second.wait()] == [0, 0]
 
 
 def places(project: Project, found: list[WorkerView]) -> list[str]:
@@ -421,3 +469,21 @@ def test_two_workers_on_the_demo_shop(project: Project) -> None:  # S3.7
     assert [number for number, _ in shares] == ["0", "1"]
     assert all(int(done) for _, done in shares)
     assert len({item.partition for item in project.items()}) == 13  # the home page's, and twelve categories
+
+
+def test_logs_may_be_emptied_while_they_are_written(project: Project) -> None:
+    """What `copytruncate` of logrotate does: all files are open for appending, so none has a hole."""
+    pool = gated_pool(project, "--workers", "2")
+    busy(project, 2)
+    logs = sorted((project.folder / "logs").iterdir())
+    assert [log.name for log in logs] == ["gated_pool.log", "gated_worker_0.log", "gated_worker_1.log"]
+    for log in logs:
+        assert log.stat().st_size > 0
+        os.truncate(log, 0)
+    open_gate(project)
+    assert pool.wait() == 0
+    for log in logs:
+        written = log.read_bytes()
+        assert b"stopped" in written
+        assert b"started" not in written
+        assert b"\0" not in written

@@ -93,6 +93,10 @@ def test_partitions_need_not_be_assigned(project: Project) -> None:
 
     assert planned() == [[], []]
     assert planned("--partition", "a", "--partition", "b") == [["a"], ["b"]]
+    own = "A worker that has finished its own partitions takes items of the others."
+    said = [project.shoal("pool", "gated.py", "--dry-run", *more).stdout for more in ((), ("--partition", "a"))]
+    assert [own in text for text in said] == [False, True]
+    assert "No worker has partitions of its own: each takes what comes first in the run." in said[0]
 
 
 async def test_a_reload_reads_changed_settings() -> None:

@@ -51,7 +51,11 @@ def test_waiting_items_are_divided_by_the_lanes_that_were_looked_at() -> None:
         WaitReason(code="egress", text="?", items=7, pool="eu"),
         WaitReason(code="delayed_retry", text="?", items=10),
     ]
-    assert open_items_by_cause(counts, reasons, {"lane_limit": 30, "lane_delay": 10, "": 10}) == {
+    lanes = {"lane_limit": 30, "lane_delay": 10, "": 10}
+    idle = WaitReason(code="lane_workers", text="?", items=600)
+    found = open_items_by_cause(counts, [*reasons, idle], lanes)
+    assert (found["free workers"], "host limit" in found) == (600, False), "ready items have the places of full lanes"
+    assert open_items_by_cause(counts, reasons, lanes) == {
         "being worked on": 4,
         "egress eu": 7,
         "host limit": 600,

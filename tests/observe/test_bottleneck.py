@@ -41,6 +41,13 @@ def gate(code: str, items: int | None = None) -> WaitReason:
         (Counts(leased=4, ready=1), [gate("leased", 4), gate("ready", 1)], "nothing", None, "leased"),
         (Counts(waiting=6, leased=4), [gate("waiting", 6), gate("lane_limit", 6)], "host limit", 0.6, "lane_limit"),
         (
+            Counts(ready=3, waiting=6, leased=1),
+            [gate("ready", 3), gate("waiting", 6), gate("lane_workers", 6)],
+            "free workers",
+            0.6,
+            "lane_workers",
+        ),
+        (
             Counts(waiting=6, leased=4),
             [gate("waiting", 6), gate("lane_blocked")],
             "rate limit of the site",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,14 @@ from shoal import Page, Scraper
 from shoal.config import Settings
 from shoal.config.egress import EgressConfig
 from shoal.demo.stand_in import StandInRequest, StandInResponse
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, UsageError
 from shoal.ledger.protocols import Ledger
 from shoal.model.egress import ExitReport, ExitSpec, HealthRules, HostReport
-from shoal.model.worker import Scope, WorkerSpec
+from shoal.model.worker import FixedPart, Scope, WorkerSpec
 from shoal.observe.doctor import Check
 from shoal.recipes.countries.exits import NETWORK, exit_address, local_exits
 from shoal.recipes.countries.stand_in import PriceRegisters
-from shoal.service.egress import ExitLog, PlannedExits, check_egress, plan_exits
+from shoal.service.egress import ExitLog, PlannedExits, check_egress, check_parts_are_free, plan_exits
 from shoal.service.events import Host
 from shoal.service.run import RunRequest, run_scraper
 from shoal.service.work import work
@@ -47,6 +48,32 @@ class Lines:
 async def ledger(sqlite_path: Path) -> AsyncIterator[Ledger]:
     async with ledger_context(Settings(ledger=str(sqlite_path))) as ledger:
         yield ledger
+
+
+async def test_a_dead_worker_that_has_the_exits_of_a_pool_is_waited_for(ledger: Ledger, tmp_path: Path) -> None:
+    """Another list is no conflict, nor is another part; one that gives signs of life ends the check."""
+    file = tmp_path / "proxies.txt"
+    file.write_text("198.51.100.1:80\n198.51.100.2:80\n")
+    homes = EgressConfig(name="homes", kind="proxies", file=str(file), share="fixed")
+    settings = Settings(egress={"homes": homes})
+    scope, told = Scope(scraper="x", parts=(FixedPart("homes", 0, 2),)), list[str]()
+    await ledger.workers.register(WorkerSpec(id="w", node="n", pid=1, scope=scope, lease_seconds=1.0))
+    await check_parts_are_free(ledger, settings, [FixedPart("homes", 1, 2)], notice=told.append)
+    assert told == []
+    await check_parts_are_free(ledger, settings, [FixedPart("homes", 0, 4)], notice=told.append)
+    assert told == ["Waiting for worker w, which has proxies of homes and may be dead."]
+
+    await ledger.workers.register(WorkerSpec(id="v", node="n", pid=2, scope=scope, lease_seconds=600.0))
+    checking = asyncio.create_task(
+        check_parts_are_free(ledger, settings, [FixedPart("homes", 0, 2)], notice=told.append)
+    )
+    while len(told) < 2:  # noqa: ASYNC110 - it waits for its own event
+        await asyncio.sleep(0.01)
+    await ledger.workers.heartbeat("v")
+    with pytest.raises(UsageError, match="Worker v of another pool has proxies of homes"):
+        await checking
+    await ledger.exits.register("v", "homes", "proxies", [ExitSpec("elsewhere", "proxy of another list")])
+    await check_parts_are_free(ledger, settings, [FixedPart("homes", 0, 2)], notice=told.append)
 
 
 async def test_the_log_of_exits_has_each_change_once(ledger: Ledger) -> None:

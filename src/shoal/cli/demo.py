@@ -112,21 +112,25 @@ def _demo_recipe(session: Session, name: str, *, serve: bool) -> None:
                 session.note("\nThe dashboard stays up. Ctrl-C ends the demo.")
                 with suppress(KeyboardInterrupt):
                     threading.Event().wait()
-    failed = [f"`{result.step.shown}` ended with {result.code}" for result in results if result.failed]
+    interrupted = was_interrupted(results)
+    problems = list(said.problems)
+    if not interrupted:
+        problems += said.unreached
+        problems += [f"`{result.step.shown}` ended with {result.code}" for result in results if result.failed]
     if session.json:
         session.record(
-            {"recipe": name, "folder": str(folder), "said": said.lines, "problems": [*said.problems, *failed]}
-            | dict(said.figures)
+            {"recipe": name, "folder": str(folder), "said": said.lines, "problems": problems} | dict(said.figures)
         )
     else:
-        _title(session, "What the stand-in says" + (": something went wrong" if said.problems else ""))
-        for line in [*said.lines, *(f"PROBLEM: {problem}" for problem in (*said.problems, *failed))]:
+        until = ", up to the interruption" if interrupted else ""
+        _title(session, f"What the stand-in says{until}" + (": something went wrong" if problems else ""))
+        for line in [*said.lines, *(f"PROBLEM: {problem}" for problem in problems)]:
             session.data(f"  {line}")
         commands = "".join(f"\n  {command_line()} {arguments}" for arguments in shown.next_commands())
         session.note(f"\nNext:\n  cd {folder}{commands}")
-    if was_interrupted(results):
+    if interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
-    if said.problems or failed:
+    if problems:
         raise typer.Exit(1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -85,7 +86,12 @@ def start(
     assign: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Which worker gets which partitions: [0] CA, MT per line.")
     ] = None,
-    partition: Annotated[list[str], typer.Option(help="Assign this partition instead of all; may be repeated.")] = [],  # noqa: B006
+    partition: Annotated[
+        list[str],
+        typer.Option(
+            "--partition", "--states", metavar="NAMES", help="Assign only these partitions: CA,TX; may be repeated."
+        ),
+    ] = [],  # noqa: B006
     only: Annotated[bool, typer.Option("--only", help="Each worker takes nothing but its own partitions.")] = False,
     stagger: Annotated[str, typer.Option(metavar="LOW-HIGH", help="Seconds between two starts.")] = "2-5",
     max_restarts: Annotated[int, typer.Option(min=0, max=1_000, help="Restarts of one worker that crashes.")] = 5,
@@ -120,7 +126,7 @@ def start(
         workers=workers,
         bounds=None if most is None else Bounds(least or 1, most),
         assign=assign,
-        partitions=tuple(dict.fromkeys(partition)),
+        partitions=_partitions(partition),
         only=only,
         first=TEST_WORKERS if test else None,
         stagger=_seconds(stagger),
@@ -209,6 +215,14 @@ def scale(
         )
     else:
         session.data(f"Pools of {scraper.name} go to {pluralize(number, 'worker')}; those there now: {present}.")
+
+
+def _partitions(texts: Sequence[str]) -> tuple[str, ...]:
+    """Names that are separated by commas, each once."""
+    names = dict.fromkeys(name for text in texts for each in text.split(",") if (name := each.strip()))
+    if texts and not names:
+        raise typer.BadParameter("it names no partition.", param_hint="--partition")
+    return tuple(names)
 
 
 def _workers(text: str) -> int:

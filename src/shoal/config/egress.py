@@ -121,7 +121,7 @@ def _read_hosts(name: str, given: RawValue) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text.strip().lower() for text in texts))
 
 
-CHOICE = CustomType(_read_choice, "round_robin, healthiest or sticky")
+CHOICE = CustomType(_read_choice, "round_robin, healthiest (also as health_based) or sticky")
 DURATION = CustomType(_read_duration, 'a time such as "90s", "60m" or "2h", or a number of seconds')
 BUDGET = CustomType(_read_budget, 'calls per time, such as "5000/h" or "30/min"')
 BUDGETS = CustomType(_read_budgets, 'budgets by kind of call, such as { search = "30/min" }')

@@ -39,6 +39,10 @@ Mode = str | None
 # Writes the files of a run below a folder, and returns where and how many records are new. Called with the ledger.
 FolderWriter = Callable[[Any, Run, Path], Awaitable[tuple[Path, int]]]
 MODES = ("single", "distributed")
+_BOOL_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+# What msgspec says of a value of another type, and what it wants in plain words.
+_EXPECTED = re.compile("Expected `(bool|int|float)(?: \\| null)?`, got `")
+_MEANT = {"bool": "true or false", "int": "a whole number", "float": "a number"}
 _SECRET = "secret of a scraper"
 # A text that is never stored in a ledger or printed: `token: Secret = ""` in the class of a scraper's settings.
 Secret = Annotated[str, _SECRET]
@@ -551,12 +555,26 @@ def _convert_settings(scraper: str, kind: type | None, given: Mapping[str, Any],
         if (validate := getattr(kind, "model_validate", None)) is not None:
             return validate(dict(given))
         # Not strict: what comes from a variable is a text, also where a number is meant.
-        return msgspec.convert(dict(given), kind, strict=False)
+        return msgspec.convert(_with_bools(kind, given), kind, strict=False)
     except (ValueError, TypeError) as problem:
         raise InvalidScraper(
             f"The settings of {scraper} are invalid: {_validation_message(problem)}.",
             remedy=f"Correct {variables.get(_wrong_setting(problem), f'[scrapers.{scraper}.settings]')}.",
         ) from None
+
+
+def _with_bools(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with texts such as `yes` as bools where these are meant, as in Shoal's own settings."""
+    try:
+        hints = get_type_hints(kind)
+    except Exception:  # a name under TYPE_CHECKING
+        return dict(given)
+    return {
+        name: _BOOL_WORDS.get(value.strip().lower(), value)
+        if isinstance(value, str) and hints.get(name) in (bool, bool | None)
+        else value
+        for name, value in given.items()
+    }
 
 
 def _validation_message(problem: Exception) -> str:
@@ -565,6 +583,8 @@ def _validation_message(problem: Exception) -> str:
         found = errors(include_input=False, include_url=False)
         return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found)
     what, _, path = " ".join(str(problem).split()).partition(" - at ")
+    if (meant := _EXPECTED.match(what)) is not None:
+        what = f"it must be {_MEANT[meant[1]]}"
     return f"{path.strip('`').removeprefix('$.')}: {what}" if path else what
 
 

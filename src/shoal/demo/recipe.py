@@ -6,6 +6,7 @@ says, from its log, what was asked, how often, and how close together; the demo 
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import signal
@@ -26,6 +27,7 @@ import msgspec
 from shoal.config.settings import ENV_PREFIX
 from shoal.demo.stand_in import RunningStandIn, StandIn, Visit
 from shoal.errors import EXIT_INTERRUPTED
+from shoal.fleet.parent_watch import FOREGROUND
 from shoal.service.client import Fleet
 
 # A background command gets this long to end after the last step, then it is killed.
@@ -50,21 +52,30 @@ class DemoStep(msgspec.Struct, frozen=True):
         """The command as it is typed."""
         return shlex.join(self.command) + (" &" if self.background else "")
 
-    def arguments(self) -> list[str]:
-        """The arguments of the process, with the Python of this environment."""
+    def arguments(self, pipe: int) -> list[str]:
+        """The arguments of the process, with the Python of this environment.
+
+        A `shoal` stops when the other end of the pipe is closed; scripts of a project end soon by themselves.
+        """
         program, *rest = self.command
         if program != "shoal":
             return [sys.executable, *rest]
         # The script, where there is one, so that the commands that it advises begin with its name.
         script = Path(sys.executable).with_name("shoal")
-        return [str(script), *rest] if script.exists() else [sys.executable, "-m", "shoal", *rest]
+        name = str(script) if script.exists() else "-m"
+        watch = (sys.executable, "-m", "shoal.fleet.parent_watch", str(_STOP_SECONDS), FOREGROUND, str(pipe))
+        return [*watch, name, *rest]
 
 
 class SiteReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the stand-in's log and the ledger say together: sentences, deviations, and figures by name."""
+    """What the stand-in's log and the ledger say together: sentences, deviations, and figures by name.
+
+    `unreached`: what is a deviation unless the demo was interrupted.
+    """
 
     lines: Sequence[str]
     problems: Sequence[str] = ()
+    unreached: Sequence[str] = ()
     figures: Mapping[str, Any] = {}
 
 
@@ -176,20 +187,23 @@ def run_steps(
     """Run the commands one after another; the first that fails or is interrupted ends the demo.
 
     `output`: where their standard output goes instead of this process's own. Ctrl-C reaches the command itself, which
-    shares the terminal.
+    shares the terminal; SIGTERM and SIGHUP are passed on to it as an interruption. If this process is killed, commands
+    of `shoal` notice that and stop.
     """
     results: list[StepResult] = []
     background: list[tuple[DemoStep, subprocess.Popen[bytes]]] = []
-    with _interrupts_left_to_children() as interrupted:
+    with _Interrupts() as interrupts, _parent_pipe() as pipe:
         try:
             for step in steps:
                 announce(step)
-                child = subprocess.Popen(step.arguments(), cwd=folder, env=dict(environ), stdout=output)
+                child = subprocess.Popen(
+                    step.arguments(pipe), cwd=folder, env=dict(environ), stdout=output, pass_fds=(pipe,)
+                )
                 if step.background:
                     background.append((step, child))
                     continue
-                results.append(StepResult(step, child.wait()))
-                if results[-1].failed or interrupted():
+                results.append(StepResult(step, interrupts.wait(child)))
+                if results[-1].failed or interrupts.seen:
                     break
         finally:
             for step, child in reversed(background):
@@ -212,16 +226,52 @@ def _stop(child: subprocess.Popen[bytes]) -> int:
 
 
 @contextmanager
-def _interrupts_left_to_children() -> Iterator[Callable[[], bool]]:
-    """Ignore Ctrl-C in this process while its children have the terminal; the value says whether it was pressed."""
-    pressed = False
-
-    def note(_signal: int, _frame: FrameType | None) -> None:
-        nonlocal pressed
-        pressed = True
-
-    before = signal.signal(signal.SIGINT, note)
+def _parent_pipe() -> Iterator[int]:
+    """The end for children of a pipe whose other end closes with this process, however it ends."""
+    theirs, ours = os.pipe()
     try:
-        yield lambda: pressed
+        yield theirs
     finally:
-        signal.signal(signal.SIGINT, before)
+        os.close(theirs)
+        os.close(ours)
+
+
+class _Interrupts:
+    """Signals while commands run. `seen`: one has come.
+
+    Ctrl-C is for the command, which has the terminal. SIGTERM and SIGHUP reach only this process; the command that it
+    waits for gets SIGINT for them, also one that starts after them.
+    """
+
+    def __init__(self) -> None:
+        self.seen = False
+        self._is_passed_on = False
+        self._child: subprocess.Popen[bytes] | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Interrupts:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGINT:
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def wait(self, child: subprocess.Popen[bytes]) -> int:
+        """The exit code of a command."""
+        self._child = child
+        if self._is_passed_on:
+            child.send_signal(signal.SIGINT)
+        try:
+            return child.wait()
+        finally:
+            self._child = None
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.seen = True
+        if number != signal.SIGINT:
+            self._is_passed_on = True
+            if self._child is not None:
+                self._child.send_signal(signal.SIGINT)

@@ -23,6 +23,8 @@ RANK_LIMIT = 10_000
 _ANY_TIME = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 # How much a worker's clock and the ledger's may differ during one attempt.
 SLACK_SECONDS = 1.0
+# A full lane wants workers when one in so many of its places is taken by an item without one.
+_FEW_PLACES = 3
 _SITE_ANSWER = re.compile(r"\d{3}\b|.* answered \d{3}\b|Retry-After\b")
 _RETURNED_BY = "when any worker of this ledger or `shoal release` runs"
 
@@ -211,9 +213,12 @@ def why_run(facts: RunContext) -> list[WaitReason]:
         text = f"{_items(counts.waiting)} waiting for their lanes."
         reasons.append(WaitReason(code="waiting", text=text, items=counts.waiting))
     # Lanes are full because their items have no exit.
-    expected = ("lane_limit", "lane_delay", "lane_order") if without_exit and not counts.waiting else ()
+    expected = ("lane_limit", "lane_workers", "lane_delay", "lane_order") if without_exit and not counts.waiting else ()
+    leased = sum(part.counts.leased for part in facts.partitions)
     for lane in facts.lanes:
-        reasons.extend(reason for reason in _lane_reasons(lane, None, facts.now) if reason.code not in expected)
+        idle = 0 if lane.policy.delay_max > 0 else max(0, min(counts.ready, lane.taken - leased))
+        found = _lane_reasons(lane, None, facts.now, idle=idle)
+        reasons.extend(reason for reason in found if reason.code not in expected)
     reasons.extend(_delayed_group_reason(group, facts.now) for group in facts.delayed)
     reasons.extend(_scaling_reason(scaling) for scaling in facts.scalings)
     return reasons
@@ -364,7 +369,10 @@ def _delayed_group_reason(group: DelayedGroup, now: dt.datetime) -> WaitReason:
     return WaitReason(code=code, text=f"{text}.", until=group.first_due, items=group.items)
 
 
-def _lane_reasons(lane: LaneView, item: ItemView | None, now: dt.datetime) -> list[WaitReason]:
+def _lane_reasons(lane: LaneView, item: ItemView | None, now: dt.datetime, *, idle: int = 0) -> list[WaitReason]:
+    """`idle`: so many of the lane's places, at least, are taken by items that no worker has. Then a full lane would go
+    faster with more workers, and not with a higher limit.
+    """
     reasons = []
     waiting = lane.waiting or None
     if lane.paused:
@@ -382,7 +390,11 @@ def _lane_reasons(lane: LaneView, item: ItemView | None, now: dt.datetime) -> li
             text = f"The lane {lane.key} is full: {lane.taken + lane.visiting} of {policy.limit} places are taken."
             if lane.visiting:
                 text += f" {lane.visiting} of them by requests from redirects or handlers."
-            reasons.append(WaitReason(code="lane_limit", text=text, items=waiting))
+            code = "lane_limit"
+            if idle and idle * _FEW_PLACES >= lane.taken + lane.visiting:  # a few are between two claims
+                text += f" {idle} of them by items that wait for a free worker."
+                code = "lane_workers"
+            reasons.append(WaitReason(code=code, text=text, items=waiting))
         elif policy.delay_max > 0:
             text = f"The lane {lane.key} starts one item every {_range(policy.delay_min, policy.delay_max)} s"
             text += f", the next in {lane.next_seconds:.1f} s." if lane.next_seconds > 0 else "."

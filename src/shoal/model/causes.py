@@ -29,6 +29,7 @@ LANE_CAUSES = {
     "lane_paused": "paused lane",
     "lane_blocked": "rate limit of the site",
     "lane_order": "earlier items of their groups",
+    "lane_workers": FREE_WORKERS,
     "lane_limit": "host limit",
     "lane_delay": "host delay",
 }
@@ -72,7 +73,9 @@ def open_items_by_cause(
             _add(by_cause, egress_cause(reason), taken)
     _add(by_cause, NO_WORKER if "no_worker" in first else FREE_WORKERS, ready)
     for code, items in _shares(waiting, waiting_lanes).items():
-        _add(by_cause, LANE_CAUSES.get(code, ANY_LANE), items)
+        # Only the reasons of the run compare the places of lanes with workers.
+        wants_workers = code == "lane_limit" and "lane_workers" in first
+        _add(by_cause, FREE_WORKERS if wants_workers else LANE_CAUSES.get(code, ANY_LANE), items)
     delayed = counts.delayed
     for code, cause in DELAY_CAUSES.items():
         some = min(delayed, _items(first.get(code)))

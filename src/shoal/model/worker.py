@@ -30,14 +30,26 @@ class WorkerState(StrEnum):
 PRESENT_STATES = (WorkerState.LIVE, WorkerState.DRAINING)
 
 
+class FixedPart(msgspec.Struct, frozen=True):
+    """A worker's part of an egress pool with `share = "fixed"`: it is number `number` of so many `workers`."""
+
+    pool: str
+    number: int
+    workers: int
+
+
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """The items that a worker claims. Empty tuples mean all. `partitions` come first; with `steal`, then the others."""
+    """The items that a worker claims. Empty tuples mean all. `partitions` come first; with `steal`, then the others.
+
+    `parts`: of the exits that it uses, for workers of other pools to see; claims do not depend on them.
+    """
 
     scraper: str | None = None
     run_ids: tuple[str, ...] = ()
     stages: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
     steal: bool = True
+    parts: tuple[FixedPart, ...] = ()
 
     def includes_run(self, run_id: str, scraper: str) -> bool:
         """Whether items of this run are in the scope."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import suppress
@@ -17,6 +18,7 @@ from shoal.errors import AttemptEnded, ExitFailed, LedgerError, NotFound, UsageE
 from shoal.fetch.page import Request
 from shoal.model.egress import BudgetView, ExitState, ExitView, PoolKind, PoolView
 from shoal.model.views import CursorPage
+from shoal.model.worker import FixedPart
 from shoal.observe.doctor import Check
 from shoal.observe.egress import count_text, pool_text
 from shoal.observe.formatting import pluralize
@@ -24,16 +26,19 @@ from shoal.observe.formatting import pluralize
 if TYPE_CHECKING:
     from shoal.config import Settings
     from shoal.config.egress import EgressConfig
+    from shoal.define.scraper import Scraper
     from shoal.fetch.page import Fetcher
     from shoal.ledger.protocols import Ledger
     from shoal.model.egress import Exit
     from shoal.model.log import Log
+    from shoal.model.worker import WorkerView
 
 PAGE = 1_000
 MAX_EXITS = 100_000
 CHECKS_AT_ONCE = 20
 CHECK_SECONDS = 20.0
 LOG_SECONDS = 5.0
+HOLDER_POLL_SECONDS = 0.25
 MAX_ADDRESS_PAGE = 100_000
 MAX_BAD_LINES = 5
 # By RFC 6761 this name never exists, so that a proxy answers at once, and no site is visited.
@@ -52,13 +57,16 @@ class ExitCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedExits(msgspec.Struct, frozen=True, kw_only=True):
-    """The exits of a pool that a fleet of workers will have. `split`: each worker has its own part."""
+    """The exits of a pool that a fleet of workers will have. `split`: each worker has its own part; `fixed`: always
+    the same.
+    """
 
     pool: str
     kind: PoolKind
     exits: int
     workers: int
     split: bool
+    fixed: bool = False
 
     def part(self, worker: int) -> int:
         """How many exits the worker of this number (from 0) has; a share of one counts as one."""
@@ -82,8 +90,75 @@ async def plan_exits(settings: Settings, pools: Collection[str], workers: int) -
             case "tor":
                 exits = config.circuits
         split = config.kind != "tor" and config.share != "shared"
-        planned.append(PlannedExits(pool=name, kind=config.kind, exits=exits, workers=workers, split=split))
+        fixed = config.share == "fixed"
+        planned.append(
+            PlannedExits(pool=name, kind=config.kind, exits=exits, workers=workers, split=split, fixed=fixed)
+        )
     return tuple(planned)
+
+
+def fixed_parts(scraper: Scraper, settings: Settings) -> tuple[FixedPart, ...]:
+    """The fixed parts that a worker with these settings has, by the number that it was given."""
+    used = {stage.egress for stage in scraper.stages.values()}
+    return tuple(
+        FixedPart(config.name, *config.place)
+        for config in settings.egress.values()
+        if config.name in used and config.share == "fixed" and config.place is not None
+    )
+
+
+async def check_parts_are_free(
+    ledger: Ledger,
+    settings: Settings,
+    parts: Collection[FixedPart],
+    *,
+    own: Collection[int] = (),
+    notice: Callable[[str], None],
+) -> None:
+    """Raises UsageError when a live worker of another pool has exits of these parts.
+
+    One that is silent may be dead: it is waited for until it gives a sign of life or its lease ends. `own`: the
+    processes of this pool.
+    """
+    began, waited, announced = time.monotonic(), 0.0, False
+    while holders := await _holders(ledger, settings, parts, own):
+        for worker, pool in holders:
+            if worker.silent_seconds < waited:
+                raise UsageError(
+                    f"Worker {worker.id} of another pool has proxies of {pool} that this pool would use too.",
+                    remedy='Let all workers on all machines divide them: share = "split"; or wait until it has ended.',
+                )
+        if not announced:
+            announced = True
+            worker, pool = holders[0]
+            notice(f"Waiting for worker {worker.id}, which has proxies of {pool} and may be dead.")
+        await asyncio.sleep(HOLDER_POLL_SECONDS)
+        waited = time.monotonic() - began  # before the ledger is asked: who was silent so long has given no sign since
+
+
+async def _holders(
+    ledger: Ledger, settings: Settings, parts: Collection[FixedPart], own: Collection[int]
+) -> list[tuple[WorkerView, str]]:
+    """Live workers that have exits of these parts, each with the pool of the exits."""
+    from shoal.egress.lists import ListSource
+    from shoal.egress.sharing import fixed_part
+
+    node, found = socket.gethostname(), []
+    present = [worker for worker in await ledger.workers.list() if worker.alive and worker.scope.parts]
+    others = [worker for worker in present if worker.node != node or worker.pid not in own]
+    for pool in sorted({part.pool for part in parts} if others else ()):
+        keys = [exit_.key for exit_ in (await ListSource(settings.egress[pool]).read()).exits]
+        needed = {key for part in parts if part.pool == pool for key in fixed_part(part.number, part.workers, keys)}
+        holders = [
+            worker
+            for worker in others
+            for part in worker.scope.parts
+            if part.pool == pool and not needed.isdisjoint(fixed_part(part.number, part.workers, keys))
+        ]
+        listed = {each.key async for each in _exits_of(ledger, pool)} if holders else set()
+        if not listed or not listed.isdisjoint(keys):  # else each machine has a list of its own
+            found += [(worker, pool) for worker in holders]
+    return found
 
 
 async def list_pools(ledger: Ledger) -> list[PoolView]:

@@ -36,6 +36,7 @@ from shoal.fleet.plan import (
 from shoal.ledger.protocols import Entry, Ledger
 from shoal.model.item import NewItem
 from shoal.model.run import Run
+from shoal.model.worker import FixedPart
 from shoal.notify.delivery import check_addresses
 from shoal.observe.doctor import Check
 from shoal.observe.formatting import pluralize
@@ -48,7 +49,7 @@ from shoal.service.begin import (
     open_run,
     plan_run,
 )
-from shoal.service.egress import PlannedExits, check_egress, plan_exits
+from shoal.service.egress import PlannedExits, check_egress, check_parts_are_free, plan_exits
 from shoal.service.events import CheckFinished, Host
 from shoal.service.lookup import find_run_of
 from shoal.service.run import fill_and_report, report_plan
@@ -93,7 +94,7 @@ class PoolRequest(msgspec.Struct, frozen=True, kw_only=True):
 class PoolPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Which worker gets what. `run`: None when it would be a new one. `only`: workers keep to their own partitions.
 
-    `egress`: the pools of exits that the stages use.
+    `egress`: the pools of exits that the stages use. `places`: how many workers fixed parts of exits are divided by.
     """
 
     run: Run | None
@@ -102,10 +103,19 @@ class PoolPlan(msgspec.Struct, frozen=True, kw_only=True):
     only: bool
     bounds: Bounds | None = None
     egress: tuple[PlannedExits, ...] = ()
+    places: int = 0
 
     @property
     def workers(self) -> list[PlannedWorker]:
         return plan_workers(self.workload, self.assignment, only=self.only)
+
+    @property
+    def parts(self) -> tuple[FixedPart, ...]:
+        """The fixed parts of exits that its workers may have."""
+        most = len(self.assignment) if self.bounds is None else self.bounds.most
+        idle = {number for number, share in enumerate(self.assignment) if self.only and not share}
+        fixed = [planned.pool for planned in self.egress if planned.fixed]
+        return tuple(FixedPart(pool, n, self.places) for pool in fixed for n in range(most) if n not in idle)
 
 
 class PreparedPool(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,28 +157,30 @@ async def preview_pool(scraper: Scraper, settings: Settings, request: PoolReques
     _check_sessions(scraper, host)
     await _check_preflight(scraper, settings, host)
     run: Run | None = None
-    with run_check("ledger", host) as passed:
-        try:
-            async with ledger_context(settings, migrate=False) as ledger:
+    ledger: Ledger | None = None
+    async with AsyncExitStack() as held:
+        with run_check("ledger", host) as passed:
+            try:
+                ledger = await held.enter_async_context(ledger_context(settings, migrate=False))
                 run = (await _choose_run(ledger, scraper, request)).run
                 workload = Workload(waiting={}) if run is None else await read_workload(ledger, run.id)
-            passed("answers, its schema is this version's")
-        except LedgerNotMigrated:
-            if sqlite_path(settings.ledger) is None:
-                raise
-            passed("will be created")
-    with run_check("run", host) as passed:
-        if run is None:
-            check_has_sources(scraper, request.urls)
-            workload = await _count_start_items(scraper, request.urls)
-        _check_has_items(workload, run.id if run else "to be made")
-        passed("a new one" if run is None else _describe_run(run, workload))
+                passed("answers, its schema is this version's")
+            except LedgerNotMigrated:
+                if sqlite_path(settings.ledger) is None:
+                    raise
+                passed("will be created")
+        with run_check("run", host) as passed:
+            if run is None:
+                check_has_sources(scraper, request.urls)
+                workload = await _count_start_items(scraper, request.urls)
+            _check_has_items(workload, run.id if run else "to be made")
+            passed("a new one" if run is None else _describe_run(run, workload))
 
-    async def read() -> Workload:
-        return workload
+        async def read() -> Workload:
+            return workload
 
-    plan = await _make_plan(_assigner(scraper, settings, request, read), run, workload, request, host)
-    return await _with_egress(plan, scraper, settings, host)
+        plan = await _make_plan(_assigner(scraper, settings, request, read), run, workload, request, host)
+        return await _with_egress(plan, scraper, settings, host, ledger)
 
 
 @asynccontextmanager
@@ -200,7 +212,7 @@ async def prepare_pool(
             passed(_describe_run(run, workload))
         assigner = _assigner(scraper, settings, request, partial(read_workload, ledger, run.id))
         plan = await _make_plan(assigner, run, workload, request, host)
-        plan = await _with_egress(plan, scraper, settings, host)
+        plan = await _with_egress(plan, scraper, settings, host, ledger)
         yield PreparedPool(
             scraper=scraper,
             settings=settings,
@@ -243,8 +255,13 @@ async def count_pool_workers(ledger: Ledger, scraper: str) -> int:
     return present
 
 
-async def _with_egress(plan: PoolPlan, scraper: Scraper, settings: Settings, host: Host) -> PoolPlan:
-    """The plan with the exits of its workers. Raises UsageError for a pool that no worker could use."""
+async def _with_egress(
+    plan: PoolPlan, scraper: Scraper, settings: Settings, host: Host, ledger: Ledger | None
+) -> PoolPlan:
+    """The plan with the exits of its workers. `ledger`: None for one that does not exist yet.
+
+    Raises UsageError for a pool that no worker could use, and for fixed parts that workers of another pool have.
+    """
     pools = {stage.egress for stage in scraper.stages.values() if stage.egress is not None}
     browser = any(stage.client == "browser" for stage in scraper.stages.values())
     if not pools and not browser:
@@ -257,7 +274,12 @@ async def _with_egress(plan: PoolPlan, scraper: Scraper, settings: Settings, hos
         host.on_event(CheckFinished(check=check))
         if not check.ok:
             raise UsageError(f"{check.name}: {check.text}.", remedy=check.fix)
-    return msgspec.structs.replace(plan, egress=await plan_exits(settings, pools, workers))
+    plan = msgspec.structs.replace(plan, egress=await plan_exits(settings, pools, workers))
+    if plan.parts and ledger is not None:
+        with run_check("exits", host) as passed:
+            await check_parts_are_free(ledger, settings, plan.parts, notice=host.notice)
+            passed("no worker of another pool has those of this one")
+    return plan
 
 
 async def _check_alerts(settings: Settings, host: Host) -> None:
@@ -333,7 +355,9 @@ async def _make_plan(
             passed(f"(no items of {', '.join(assigner.unknown)} in the run)")
     # A test of a run without partitions takes any item.
     only = request.only or (request.first is not None and any(assignment))
-    return PoolPlan(run=run, workload=workload, assignment=assignment, only=only, bounds=request.bounds)
+    return PoolPlan(
+        run=run, workload=workload, assignment=assignment, only=only, bounds=request.bounds, places=assigner.places
+    )
 
 
 def _assigner(

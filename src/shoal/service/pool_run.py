@@ -15,7 +15,7 @@ from shoal.autoscale.machine import Machine
 from shoal.autoscale.rules import LoadLimits
 from shoal.autoscale.scaler import Autoscaler
 from shoal.config.settings import ENV_PREFIX
-from shoal.errors import LedgerError, LedgerTooNew, NotFound, ShoalError
+from shoal.errors import LedgerError, LedgerTooNew, NotFound, ShoalError, UsageError
 from shoal.fleet.autoscale import (
     AUTO,
     DELAYS,
@@ -25,6 +25,7 @@ from shoal.fleet.autoscale import (
     watch_desired_size,
 )
 from shoal.fleet.plan import (
+    PartitionAssignment,
     PartitionTotals,
     read_partition_totals,
 )
@@ -35,7 +36,7 @@ from shoal.ledger.protocols import Ledger
 from shoal.model.log import Log
 from shoal.model.run import Run, RunState
 from shoal.model.worker import POOL_REPORT_SECONDS, WorkerPoolSpec, new_worker_id
-from shoal.service.egress import ExitLog
+from shoal.service.egress import ExitLog, check_parts_are_free
 from shoal.service.events import Host
 from shoal.service.lookup import operator
 from shoal.service.pool import PreparedPool, open_pool_log
@@ -119,13 +120,27 @@ def _build_pool(prepared: PreparedPool, pool_workers: PoolWorkers, log: Log, hos
         options_of=_options_of(prepared),
     )
     options = PoolOptions(stagger=request.stagger, max_restarts=request.max_restarts, only=only)
-    return Pool(launcher, pool_workers, prepared.assigner.assign, options, log=log, print_line=host.notice)
+
+    async def replan(workers: int | None) -> PartitionAssignment:
+        """Raises UsageError also when the exits of further workers are those of another pool's."""
+        places = prepared.assigner.places
+        assignment = await prepared.assigner.assign(workers)
+        plan = msgspec.structs.replace(prepared.plan, assignment=assignment, places=prepared.assigner.places)
+        try:
+            await check_parts_are_free(prepared.ledger, settings, plan.parts, own=pool.pids, notice=host.notice)
+        except UsageError:
+            prepared.assigner.places = places
+            raise
+        return assignment
+
+    pool = Pool(launcher, pool_workers, replan, options, log=log, print_line=host.notice)
+    return pool
 
 
 def _options_of(prepared: PreparedPool) -> Callable[[int], tuple[str, ...]]:
     """The options of a worker, by its number: its part of exits that are fixed, where it exports its metrics."""
     metrics = prepared.request.metrics
-    is_fixed = any(prepared.settings.egress[planned.pool].share == "fixed" for planned in prepared.plan.egress)
+    is_fixed = any(planned.fixed for planned in prepared.plan.egress)
 
     def options(number: int) -> tuple[str, ...]:
         place = (f"--place={number}/{prepared.assigner.places}",) if is_fixed else ()

@@ -42,6 +42,7 @@ from shoal.observe.meter import Reading
 from shoal.observe.progress import LINE_SECONDS, FailureSource, LedgerFailures, follow_run
 from shoal.observe.snapshot import Snapshot
 from shoal.service.begin import mark_local_dead_workers, pause_abandoned_runs
+from shoal.service.egress import fixed_parts
 from shoal.service.events import Host, RunEnded, RunPaused, RunProgress
 from shoal.service.lookup import find_run_of
 from shoal.service.sinks import deliver_beside, finish_deliveries
@@ -103,7 +104,9 @@ async def work(
     await check_ways_out(scraper, settings)
     async with ledger_context(settings, on_waiting=host.notice) as ledger:
         found = [await find_run_of(ledger, scraper.name, name) for name in scope.run_ids]
-        scope = msgspec.structs.replace(scope, run_ids=tuple(run.id for run in found))
+        scope = msgspec.structs.replace(
+            scope, run_ids=tuple(run.id for run in found), parts=fixed_parts(scraper, settings)
+        )
         if sqlite_path(settings.ledger) is not None:
             await mark_local_dead_workers(ledger)
         fetcher = build_fetcher(settings)

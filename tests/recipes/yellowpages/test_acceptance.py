@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from shoal.demo.stand_in import StandInRequest, StandInResponse
+from shoal.errors import InvalidSetting
 from shoal.recipes.yellowpages.demo import (
     TargetEvidence,
     addresses_by_worker,
@@ -392,6 +393,20 @@ def test_the_generator_clears_and_refuses(project: Project) -> None:  # S3.25
         assert "4 new, 0 there before" in said
         assert {item.partition for item in project.items()} == {"VT"}
         directory.python("generate_city_targets.py", "--states", "XX", code=2)
+        directory.python("generate_city_targets.py", "--states", ",", code=2)
+        own = directory.folder / "own.csv"
+        own.write_text(
+            "state_id,city,population\nvt,Barre,8500\nvt,St. Albans,6900\nvt,St Albans,6900\nPR,Ponce,137000\n"
+        )
+        mine = ("generate_city_targets.py", "--cities", "own.csv", "--max-categories", "2", "--clear", "--states")
+        said = directory.python(*mine, "all,")
+        assert "in none of the 51 states: 1 of PR" in said
+        assert "4 new, 0 there before" in said
+        assert "2 left out: their city or category is in the file twice" in said
+        before = len(project.items())
+        for wrong in (("CA",), ("all", "--cities", "gone.csv")):
+            directory.python(*mine, *wrong, code=2)
+        assert len(project.items()) == before, "nothing was cancelled"
 
 
 def test_a_second_crawl_updates_companies_and_all_of_them_are_exported(either: Project) -> None:
@@ -434,7 +449,8 @@ def test_no_targets_and_targets_of_another_site_are_refused_with_the_remedy(proj
             assert "--clear" in words
         directory.python("generate_city_targets.py", "--states", "VT", code=2)
         assert directory.site.log() == [], "nothing was asked for"
-        file.write_text(before)
+        file.write_text(before.replace(directory.site.url, f"{directory.site.url}/"))  # the same site
+        assert "0 new" in directory.python("generate_city_targets.py", "--states", "VT", "--max-categories", "1")
         project.shoal(*POOL, timeout=PATIENCE)
         said = project.shoal(*POOL, code=2)
         assert "--clear to crawl all again" in said.stdout + said.stderr
@@ -465,4 +481,7 @@ def test_settings_by_their_old_names(project: Project, rotate: str) -> None:  # 
             300,
         )
         assert Path(egress.file or "").name == "others.txt"
+        wrong = {"PROXY_SELECTION_STRATEGY": "random"}
+        with pytest.raises(InvalidSetting, match="round_robin, healthiest \\(also as health_based\\) or sticky"):
+            load_settings({}, environ=wrong, folder=directory.folder)
         assert (stage.delay, stage.concurrency) == ((1.5, 2.5), 4)

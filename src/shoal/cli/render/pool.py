@@ -77,13 +77,16 @@ def print_plan(session: Session, plan: PoolPlan) -> None:
         session.data(f"It begins with {pluralize(len(workers), 'worker')}, and has more or fewer as needed.")
     session.data(
         f"{pluralize(left, 'item')} {'waits' if left == 1 else 'wait'} for {format_size(len(workers), plan.bounds)}, "
-        f"{plan.workload.done} of {plan.workload.total} are done; eta {_format_eta(eta)}. "
-        + (
-            "Each takes its own partitions and no others."
-            if plan.only
-            else "A worker that has finished its own partitions takes items of the others."
-        )
+        f"{plan.workload.done} of {plan.workload.total} are done; eta {_format_eta(eta)}. {_who_takes_what(plan)}"
     )
+
+
+def _who_takes_what(plan: PoolPlan) -> str:
+    if plan.only:
+        return "Each takes its own partitions and no others."
+    if any(plan.assignment):
+        return "A worker that has finished its own partitions takes items of the others."
+    return "No worker has partitions of its own: each takes what comes first in the run."
 
 
 def print_workers(session: Session, workers: Sequence[PoolWorkerReport]) -> None:

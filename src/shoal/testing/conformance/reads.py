@@ -16,7 +16,7 @@ from shoal.model.lane import LanePolicy
 from shoal.model.outcome import AttemptDecision, DecisionKind, FinishedAttempt, OutcomeClass
 from shoal.model.run import Run
 from shoal.model.url_key import key_hash
-from shoal.model.views import ItemFilter, ItemView
+from shoal.model.views import ItemFilter, ItemView, WaitReason
 from shoal.model.worker import Scope, WorkerReport, WorkerState
 from shoal.testing.harness import LedgerHarness, dead, done, retry, skipped, throttled
 
@@ -402,6 +402,26 @@ class ReadsConformance:
         gates = await harness.ledger.reads.why_item(run.id, (await harness.item(run, "c")).id)
         assert gates[-1].code == "queue_rank"
         assert gates[-1].items == 2
+
+    async def test_a_full_lane_may_only_want_workers(self, harness: LedgerHarness) -> None:
+        """A higher limit would not help while items that hold its places are ready."""
+        run = await harness.run(lane=LanePolicy(limit=4))
+        worker = await harness.worker(lease_seconds=3600)
+        await harness.put(run, *"abcdefgh", lane="host")
+
+        async def reason() -> WaitReason:
+            return (await harness.ledger.reads.why_run(run.id))[-1]
+
+        (held,) = await harness.claim(worker, 1)
+        found = await reason()
+        assert (found.code, found.items) == ("lane_workers", 4)
+        assert found.text.endswith("4 of 4 places are taken. 3 of them by items that wait for a free worker.")
+        waiting = await harness.ledger.reads.why_item(run.id, (await harness.item(run, "h")).id)
+        assert waiting[0].code == "lane_limit"
+        await harness.claim(worker, 3)
+        assert (await reason()).code == "lane_limit"
+        await harness.commit(worker, done(held))
+        assert (await reason()).code == "lane_limit", "one is ready for a moment"
 
     async def test_why_a_run_is_not_done(self, harness: LedgerHarness) -> None:
         run = await harness.run(lane=LanePolicy(limit=1, delay_min=30, delay_max=30))

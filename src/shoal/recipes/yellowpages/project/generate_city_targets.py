@@ -9,7 +9,7 @@ from pathlib import Path
 
 import shoal
 from state_assignments import DATA, STATES
-from targets import City, Target, make_targets, read_categories, read_cities
+from targets import City, Target, WrongFile, make_targets, read_categories, read_cities
 from yellowpages import crawl_single_target, yellowpages
 
 
@@ -22,11 +22,24 @@ def main() -> int:
     options.add_argument("--cities-per-state", type=int, metavar="N", help="only the N largest of each state")
     options.add_argument("--max-categories", type=int, metavar="N", help="only the first N categories")
     chosen = options.parse_args()
-    states = set(STATES) if chosen.states == "all" else {code.strip().upper() for code in chosen.states.split(",")}
+    states = {code for each in chosen.states.split(",") if (code := each.strip().upper())}
+    if "ALL" in states:
+        states = set(STATES)
     if unknown := states - set(STATES):
         options.error(f"--states: there is no {', '.join(sorted(unknown))}; codes are two letters, such as CA,TX")
-    cities = _largest([city for city in read_cities(chosen.cities) if city.state_id in states], chosen.cities_per_state)
-    categories = read_categories(chosen.categories)[: chosen.max_categories]
+    try:
+        cities, others = read_cities(chosen.cities)
+        categories = read_categories(chosen.categories)[: chosen.max_categories]
+    except WrongFile as error:
+        print(error, file=sys.stderr)
+        return 2
+    cities = _largest([city for city in cities if city.state_id in states], chosen.cities_per_state)
+    if others:
+        codes = ", ".join(f"{number} of {code}" for code, number in others.items())
+        print(f"Left out, as they are in none of the 51 states: {codes}")
+    if not cities or not categories:
+        print("There are no targets: no city of these states is in the file, or no category.", file=sys.stderr)
+        return 2
     try:
         return asyncio.run(generate(cities, categories, clear=chosen.clear))
     except shoal.errors.ShoalError as error:
@@ -47,7 +60,10 @@ async def generate(cities: list[City], categories: list[tuple[str, str]], *, cle
     tiers = Counter(target.priority for target in targets)
     print(f"{len(cities)} cities x {len(categories)} categories = {len(targets)} targets in run {stored.run_id}")
     print("  by priority: " + ", ".join(f"{tier}: {tiers[tier]}" for tier in sorted(tiers)))
-    print(f"  {stored.enqueued} new, {stored.duplicates} there before")
+    twice = len(targets) - len({target.key for target in targets})
+    print(f"  {stored.enqueued} new, {stored.duplicates - twice} there before")
+    if twice:
+        print(f"  {twice} left out: their city or category is in the file twice, with the same address")
     return 0
 
 

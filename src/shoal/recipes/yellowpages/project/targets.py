@@ -3,6 +3,7 @@
 import csv
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,10 @@ from state_assignments import DATA, STATES
 
 # Of all cities by population: the largest tenth, the rest of the larger half, the smaller half.
 TIERS = ((0.1, 1, 3), (0.5, 2, 2), (1.0, 3, 1))
+
+
+class WrongFile(Exception):
+    """A file of cities or categories that cannot be used; its text says where, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -52,28 +57,60 @@ class Target:
         return f"{self.city_slug}/{self.category_slug}"
 
 
-def read_cities(path: Path = DATA / "cities.csv") -> list[City]:
-    """The cities of a file with the columns state_id, city, population; the tier comes from the rank in the file."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = sorted(csv.DictReader(file), key=lambda row: -int(row["population"]))
-    unknown = {row["state_id"] for row in rows} - set(STATES)
-    if unknown:
-        raise SystemExit(f"{path} has states that there are not: {', '.join(sorted(unknown))}")
+def read_cities(path: Path = DATA / "cities.csv") -> tuple[list[City], Counter[str]]:
+    """The cities of a file with the columns state_id, city, population; the tier comes from the rank among them.
+
+    Places outside the 51 states, such as those of PR, are left out, and counted by their code. Raises WrongFile.
+    """
+    rows, others = [], Counter()
+    for line, row in _rows(path, ("state_id", "city", "population")):
+        population = row["population"].replace(",", "").replace(" ", "")
+        if not population.isdecimal():
+            raise WrongFile(
+                f"{path}, line {line}: the population {row['population']!r} is no number; write one such as 3900000"
+            )
+        if (code := row["state_id"].upper()) in STATES:
+            rows.append((int(population), code, row["city"]))
+        else:
+            others[code] += 1
+    rows.sort(key=lambda row: -row[0])
     found = []
-    for rank, row in enumerate(rows):
+    for rank, (_, code, name) in enumerate(rows):
         priority, pages = next((priority, pages) for share, priority, pages in TIERS if rank < share * len(rows))
-        found.append(City(row["state_id"], row["city"], priority, pages))
-    return found
+        found.append(City(code, name, priority, pages))
+    return found, others
 
 
 def read_categories(path: Path = DATA / "categories.csv") -> list[tuple[str, str]]:
-    """Label and slug of each category."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return [(row["label"], row["slug"]) for row in csv.DictReader(file)]
+    """Label and slug of each category. Raises WrongFile."""
+    return [(row["label"], row["slug"]) for _, row in _rows(path, ("label", "slug"))]
+
+
+def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of a CSV file with their lines; each of these columns has a text in each. A BOM is no part of it."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
+                raise WrongFile(
+                    f"{path} has no column {', '.join(missing)}; its first line must be: {','.join(columns)}"
+                )
+            for row in reader:
+                texts = {name: (row[name] or "").strip() for name in columns}
+                if empty := [name for name, text in texts.items() if not text]:
+                    raise WrongFile(
+                        f"{path}, line {reader.line_num}: {empty[0]} is empty; fill it in, or remove the line"
+                    )
+                yield reader.line_num, texts
+    except OSError as error:
+        raise WrongFile(f"{path} cannot be read: {error.strerror}; check the path") from None
+    except UnicodeDecodeError:
+        raise WrongFile(f"{path} is not UTF-8 text; save it as CSV UTF-8") from None
 
 
 def make_targets(cities: list[City], categories: list[tuple[str, str]], base_url: str) -> Iterator[Target]:
     """The most important first; equal ones in the order of the states, so that all workers have some from the start."""
+    site = base_url.rstrip("/")
     for city in sorted(cities, key=lambda city: city.priority):
         for label, slug in categories:
             geo = f"{city.name}, {city.state_id}"
@@ -86,8 +123,8 @@ def make_targets(cities: list[City], categories: list[tuple[str, str]], base_url
                 yp_geo=geo,
                 category_label=label,
                 category_slug=slug,
-                primary_url=f"{base_url}/{city.slug}/{slug}",
-                fallback_url=f"{base_url}/search?{search}",
+                primary_url=f"{site}/{city.slug}/{slug}",
+                fallback_url=f"{site}/search?{search}",
                 max_pages=city.max_pages,
                 priority=city.priority,
             )

@@ -60,7 +60,7 @@ def state_assignments() -> str:
 def same_site(run: Run, options: Options) -> None:
     """The addresses of targets are made when they are stored; another site needs other targets."""
     stored = run.settings.get("base_url", options.base_url)
-    if stored != options.base_url:
+    if stored.rstrip("/") != options.base_url.rstrip("/"):
         raise CheckFailed(
             f"the targets of run {run.id} are pages of {stored}, and YP_BASE_URL is {options.base_url}",
             remedy="Store them anew: `python generate_city_targets.py --states all --clear`; or set YP_BASE_URL back.",

@@ -1,6 +1,7 @@
 """One target on a saved page, the score of listings, the targets of the cities, the states of the workers."""
 
 import dataclasses
+import re
 
 import pytest
 from filter import read_rules, refusal, score
@@ -8,7 +9,7 @@ from listings import Listing, company_key, listings_of, looks_blocked
 from shoal import Counters, Item, Permanent
 from shoal.testing import FakeHttp, RecordedLog, yielded_by
 from state_assignments import DATA, STATES, problems, read_assignments
-from targets import City, make_targets, read_categories, read_cities
+from targets import City, WrongFile, make_targets, read_categories, read_cities
 from yellowpages import crawl_single_target
 
 SITE = "https://yp.example"
@@ -87,7 +88,7 @@ def test_a_company_has_one_key_whatever_form_its_website_has():
 
 
 def test_large_cities_come_first_and_have_more_pages():
-    cities = {city.slug: city for city in read_cities()}
+    cities = {city.slug: city for city in read_cities()[0]}
     assert {city.state_id for city in cities.values()} == set(STATES)
     tiers = [(cities[slug].priority, cities[slug].max_pages) for slug in ("los-angeles-ca", "tulsa-ok", "medora-nd")]
     assert tiers == [(1, 3), (2, 2), (3, 1)]
@@ -97,6 +98,41 @@ def test_large_cities_come_first_and_have_more_pages():
     first = next(target for target in targets if target.city_slug == "los-angeles-ca")
     assert first.primary_url == f"{SITE}/los-angeles-ca/plumbers"
     assert first.fallback_url == f"{SITE}/search?search_terms=Plumbers&geo_location_terms=Los+Angeles%2C+CA"
+
+
+def test_a_slash_at_the_end_of_the_site_is_left_out():
+    (target,) = make_targets([City("CA", "Los Angeles", 1, 3)], [("Plumbers", "plumbers")], f"{SITE}/")
+    assert target.primary_url == f"{SITE}/los-angeles-ca/plumbers"
+    assert target.fallback_url.startswith(f"{SITE}/search?")
+
+
+def test_a_file_of_ones_own_as_spreadsheets_write_it(tmp_path):
+    file = tmp_path / "cities.csv"
+    file.write_bytes(b'\xef\xbb\xbfcity,state_id,population,x\nLos Angeles,ca,"3,900,000",1\nSan Juan,PR,340000,2\n')
+    cities, others = read_cities(file)
+    assert [(city.slug, city.state_id) for city in cities] == [("los-angeles-ca", "CA")]
+    assert others == {"PR": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("state_id,city\nCA,Ojai\n", "has no column population; its first line must be: state_id,city,population"),
+        ("", "has no column state_id, city, population"),
+        ("state_id,city,population\nCA,Ojai,7600\nCA,Los Osos,\n", "line 3: population is empty"),
+        ("state_id,city,population\nCA,,7600\n", "line 2: city is empty"),
+        ("state_id,city,population\nCA\n", "line 2: city is empty"),
+        ("state_id,city,population\nCA,Ojai,many\n", "line 2: the population 'many' is no number"),
+        ("state_id,city,population\nCA,Ca\xf1on,1\n", "is not UTF-8 text"),
+        (None, "cannot be read: No such file or directory"),
+    ],
+)
+def test_what_is_wrong_with_a_file_of_cities_is_said(tmp_path, text, complaint):
+    file = tmp_path / "cities.csv"
+    if text is not None:
+        file.write_text(text, encoding="latin-1")
+    with pytest.raises(WrongFile, match=re.escape(complaint)):
+        read_cities(file)
 
 
 def test_the_address_of_a_city_has_plain_letters():
