@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.errors import UsageError
 from shoal.recipes.newspapers import PROJECT
 from shoal.recipes.newspapers.checking import check_folder
 from shoal.recipes.newspapers.importing import import_folder
@@ -211,3 +212,36 @@ def test_every_file_of_the_project_is_right(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     checked = check_folder(tmp_path / "configs", tmp_path)
     assert (checked.newspapers, checked.mistakes) == (24, [])
+
+
+@pytest.mark.parametrize("title", ["5", "true", "[h3, 1.5]", "{css: h2}"])
+def test_a_selector_that_is_no_text_is_a_mistake_among_others(tmp_path: Path, title: str) -> None:
+    folder = write(tmp_path / "configs", fiji__bad=GOOD.replace("url: h2 a", f"url: h2 a\n    title: {title}"))
+    checked = check_folder(write(folder, fiji__other=GOOD + "x: 1\n"), tmp_path)
+    assert [(problem.path.stem, problem.line) for problem in checked.problems] == [("bad", 9), ("other", 11)]
+    assert "selectors.thumbnail.title" in checked.problems[0].message
+
+
+def test_import_lists_a_file_that_is_not_utf_8(tmp_path: Path) -> None:
+    write(tmp_path / "old", fiji__a=GOOD + "rate_limit: '2'\n", fiji__c=GOOD + "rate_limit: '2'\n")
+    (tmp_path / "old/fiji/b.yaml").write_bytes(GOOD.encode() + "name: Le Réveil\n".encode("latin-1"))
+    imported = import_folder(tmp_path / "old", tmp_path / "new", tmp_path)
+    assert [fix.path.stem for fix in imported.corrections] == ["a", "c"]
+    [mistake] = imported.checked.mistakes
+    assert "b.yaml is not UTF-8 text" in mistake.message
+    assert mistake.remedy == "Save it as UTF-8."
+
+
+def test_import_copies_nothing_when_a_file_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "old", fiji__a=GOOD, fiji__b=GOOD)
+    read = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path.stem == "b":
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(UsageError, match=r"b\.yaml cannot be read: Permission denied; nothing was copied"):
+        import_folder(tmp_path / "old", tmp_path / "new", tmp_path)
+    assert not (tmp_path / "new").exists()

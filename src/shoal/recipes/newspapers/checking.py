@@ -18,7 +18,7 @@ from shoal.errors import ShoalError
 from shoal.fleet.collection.members import Member, discover
 from shoal.recipes.newspapers.kind import NewspaperContext
 from shoal.recipes.newspapers.selectors import class_reading
-from shoal.recipes.newspapers.settings import Listing, as_tuple
+from shoal.recipes.newspapers.settings import Listing
 
 # A file with more mistakes is shown with this many, and a note that there are more.
 MAX_PROBLEMS = 50
@@ -220,8 +220,9 @@ def _notes(path: Path) -> Iterator[FileProblem]:
     tables = file.values.get("selectors")
     for table, fields in tables.items() if isinstance(tables, dict) else ():
         for field, value in fields.items() if isinstance(fields, dict) else ():
-            for selector in as_tuple(tuple(value) if isinstance(value, list) else value):
-                if (read := class_reading(selector)) is not None:
+            for selector in value if isinstance(value, list) else [value]:
+                # What is no text is a mistake.
+                if isinstance(selector, str) and (read := class_reading(selector)) is not None:
                     keys = ("selectors", table, field)
                     yield FileProblem(
                         path=path,

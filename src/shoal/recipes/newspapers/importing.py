@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,13 +53,22 @@ def import_folder(source: Path, destination: Path, start: Path) -> ImportedFolde
     existing = [path for path in targets if path.exists()]
     if existing:
         raise UsageError(f"{existing[0]} exists already; nothing was copied.", remedy="Choose an empty folder.")
-    for path, target in zip(files, targets, strict=True):
+    for content, target in zip([_content(path) for path in files], targets, strict=True):
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
+        target.write_bytes(content)
     corrections = [fix for target in targets if target.suffix in SUFFIXES for fix in _correct(target, start)]
     copied = sum(target.suffix in SUFFIXES for target in targets)
     checked = check_folder(destination, start) if copied else CheckedFolder(newspapers=0, problems=())
     return ImportedFolder(copied=copied, corrections=tuple(corrections), checked=checked)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror}; nothing was copied.", remedy="Change its permissions, or move it."
+        ) from None
 
 
 def _correct(path: Path, start: Path) -> list[Correction]:
@@ -72,6 +80,8 @@ def _correct(path: Path, start: Path) -> list[Correction]:
             break
         problem = left[0]
         tried.add(problem.message)
+        if not problem.keys:  # it may be no UTF-8 text
+            continue
         text = path.read_text(encoding="utf-8-sig")
         lines = text.splitlines()
         if (fixed := _fix(lines, problem)) is not None:
