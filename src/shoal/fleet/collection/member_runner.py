@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from shoal.define.counters import KNOWN, LEFT_OUT, NEW
 from shoal.errors import AttemptEnded, LedgerError, NotAllowed, Permanent, ShoalError, Transient, UsageError
 from shoal.export import export_run
 from shoal.export.coverage import CoverageRules, check_coverage, has_only_failures, summarize_warnings
@@ -60,8 +61,8 @@ async def member_outcome(
 ) -> MemberOutcome:
     """Success: all items done or skipped, with records; with `updates` also when nothing was new.
 
-    Warning: dead items within `max_dead`, no records, or fields that are empty in too many of them. Failed: more dead
-    items, or nothing but dead ones.
+    Warning: dead items within `max_dead`, no records, or fields that are empty in too many of them. With `updates` no
+    records are one when everything was left out and nothing is known. Failed: more dead items, or nothing but dead ones.
     """
     counts = await ledger.reads.stats(run.id)
     if run.state is RunState.CANCELLED:
@@ -77,11 +78,19 @@ async def member_outcome(
         return MemberOutcome(
             status=MemberStatus.FAILED if too_many else MemberStatus.WARNING, reason=reason, counts=counts
         )
-    if not counts.results and not updates:
-        return MemberOutcome(status=MemberStatus.WARNING, reason="no records", counts=counts)
+    if not counts.results and (reason := await _why_no_records(ledger, run) if updates else "no records"):
+        return MemberOutcome(status=MemberStatus.WARNING, reason=reason, counts=counts)
     if empty := await check_coverage(ledger, run, rules):
         return MemberOutcome(status=MemberStatus.WARNING, reason=summarize_warnings(empty, 2), counts=counts)
     return MemberOutcome(status=MemberStatus.SUCCESS, counts=counts)
+
+
+async def _why_no_records(ledger: Ledger, run: Run) -> str:
+    """Why a run that stores only what is new has no records; empty if that may be right."""
+    counted = await ledger.reads.author_counts(run.id)
+    if counted.get(KNOWN) or not (counted.get(NEW) or counted.get(LEFT_OUT)):
+        return ""
+    return "no records: everything was left out"
 
 
 class MemberDefaults(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,48 @@
+"""What the summary of a collection says of newspapers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.newspapers import SELECTORS, ChangingSite, cards, paged, story, write_paper
+from tests.support.project import Project
+
+PAGES = {"type": "pagination", "url_template": "/news/{num}", "batch_size": 2}
+
+
+def run_all(project: Project, *options: str, code: int = 0) -> dict[str, Any]:
+    """Run the collection, and return the report on its only newspaper."""
+    done = project.shoal("run", "configs/", "--all", "--json", *options, code=code)
+    return next(line for line in map(json.loads, done.stdout.splitlines()) if line.get("member") == "fiji/times")
+
+
+@pytest.mark.parametrize(
+    ("condition", "exclude"), [("True", "/story/"), ("False", ()), ("'nowhere' in record['body']", ())]
+)
+def test_a_first_run_that_leaves_everything_out_is_a_warning(
+    project: Project, condition: str, exclude: str | tuple[str, ...]
+) -> None:
+    (project.folder / "cleaning.py").write_text(f"def own(record):\n    return {condition}\n")
+    with ChangingSite(paged(2)) as site:
+        listing = {**PAGES, "exclude": exclude}
+        write_paper(project.folder, site.url, listing, cleaning={"record_filter": "own"})
+        report = run_all(project)
+    assert (report["status"], report["records"]) == ("warning", 0)
+    assert report["reason"] == "no records: everything was left out"
+
+
+def test_a_day_with_unwanted_articles_only_is_a_success(project: Project) -> None:
+    """Earlier runs have records; or files have, when each run has a ledger of its own."""
+    (project.folder / "cleaning.py").write_text("def own(record):\n    return 'advert' not in record['body']\n")
+    with ChangingSite(paged(2)) as site:
+        write_paper(project.folder, site.url, PAGES, cleaning={"record_filter": "own"})
+        assert run_all(project, "-o", "data/")["records"] == 4
+        site.pages |= {"/news/1": cards([9, 1, 2]), "/story/9": story(9, body="<p>An advert.</p>")}
+        for ledger in ("first.db", "second.db"):
+            report = run_all(project, "-o", "data/", "--ledger", str(project.folder / ledger))
+            assert (report["status"], report["records"], report["reason"]) == ("success", 0, "")
+        report = run_all(project, "-o", "data/")
+        assert (report["status"], report["records"], report["reason"]) == ("success", 0, "")
