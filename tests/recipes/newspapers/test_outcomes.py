@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.newspapers import SELECTORS, ChangingSite, cards, paged, story, write_paper
+from tests.support.newspapers import ChangingSite, cards, paged, story, write_paper
 from tests.support.project import Project
 
 PAGES = {"type": "pagination", "url_template": "/news/{num}", "batch_size": 2}
@@ -46,3 +46,13 @@ def test_a_day_with_unwanted_articles_only_is_a_success(project: Project) -> Non
             assert (report["status"], report["records"], report["reason"]) == ("success", 0, "")
         report = run_all(project, "-o", "data/")
         assert (report["status"], report["records"], report["reason"]) == ("success", 0, "")
+
+
+def test_a_dead_item_does_not_hide_that_the_dates_are_missing(project: Project) -> None:
+    pages = {"/news/1": cards(range(1, 21), day=""), **{f"/story/{number}": story(number) for number in range(2, 21)}}
+    with ChangingSite(pages) as site:
+        write_paper(project.folder, site.url, PAGES)
+        report = run_all(project)
+    assert report["status"] == "warning"
+    assert report["reason"].startswith("1 of ")
+    assert report["reason"].endswith("; date is empty in 19 of 19 records of article")

@@ -70,18 +70,21 @@ async def member_outcome(
     if run.state is not RunState.FINISHED:
         left = f"unfinished, {pluralize(counts.remaining, 'item')} left"
         return MemberOutcome(status=MemberStatus.FAILED, reason=left, counts=counts)
+    empty = summarize_warnings(await check_coverage(ledger, run, rules), 2)
     if counts.dead:
         groups = (await read_failures(ledger, run.id)).groups
         main = f": {groups[0].outcome}, {groups[0].display_text}" if groups else ""
-        reason = f"{counts.dead} of {pluralize(counts.total, 'item')} dead{main}"
+        dead = f"{counts.dead} of {pluralize(counts.total, 'item')} dead{main}"
         too_many = max_dead.exceeded(counts.dead, counts.wanted) or await has_only_failures(ledger, run.id, counts)
         return MemberOutcome(
-            status=MemberStatus.FAILED if too_many else MemberStatus.WARNING, reason=reason, counts=counts
+            status=MemberStatus.FAILED if too_many else MemberStatus.WARNING,
+            reason=f"{dead}; {empty}" if empty else dead,
+            counts=counts,
         )
     if not counts.results and (reason := await _why_no_records(ledger, run) if updates else "no records"):
         return MemberOutcome(status=MemberStatus.WARNING, reason=reason, counts=counts)
-    if empty := await check_coverage(ledger, run, rules):
-        return MemberOutcome(status=MemberStatus.WARNING, reason=summarize_warnings(empty, 2), counts=counts)
+    if empty:
+        return MemberOutcome(status=MemberStatus.WARNING, reason=empty, counts=counts)
     return MemberOutcome(status=MemberStatus.SUCCESS, counts=counts)
 
 
