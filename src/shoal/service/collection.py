@@ -182,7 +182,11 @@ async def run_collection(settings: Settings, request: CollectionRequest, host: H
     plan = plan_members(all_members, request.members)
     await check_addresses(settings)
     async with ledger_context(settings, on_waiting=host.notice) as ledger, AsyncExitStack() as held:
-        environment = child_environment(request.overrides, ledger=settings.ledger, exclude=("concurrency",))
+
+        def environment(member: str) -> dict[str, str]:
+            given = {**settings.for_member(request.name, member), **request.overrides}
+            return child_environment(given, ledger=settings.ledger, exclude=("concurrency",))
+
         member_runner = MemberRunner(ledger, environment, _member_defaults(request, settings))
         scraper = collection_scraper(request.name, all_members, plan, member_runner, retries=settings.member_retries)
         async with begin_lock(ledger, settings, scraper.name):

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from shoal.config.settings import BROWSER_USER_AGENT
 from shoal.define.yaml_scraper import read_yaml_header
 from shoal.errors import InvalidScraper, Permanent, Skipped
 from shoal.fetch.page import Page
-from shoal.recipes.newspapers.client import BROWSER_USER_AGENT, NewspaperClient
+from shoal.recipes.newspapers.client import NewspaperClient
 from shoal.recipes.newspapers.dates import read_day
 from shoal.recipes.newspapers.json_paths import json_at
 from shoal.recipes.newspapers.kind import NewspaperContext

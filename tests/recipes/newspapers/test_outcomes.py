@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.newspapers import ChangingSite, cards, paged, story, write_paper
 from tests.support.project import Project
+from tests.support.site import Site
 
 PAGES = {"type": "pagination", "url_template": "/news/{num}", "batch_size": 2}
 
@@ -56,3 +57,14 @@ def test_a_dead_item_does_not_hide_that_the_dates_are_missing(project: Project) 
     assert report["status"] == "warning"
     assert report["reason"].startswith("1 of ")
     assert report["reason"].endswith("; date is empty in 19 of 19 records of article")
+
+
+@pytest.mark.parametrize(("given", "sent"), [("us (mail@example.org)", "us (mail"), ("browser", "Mozilla/5.0")])
+def test_the_user_agent_of_the_collection_is_sent_by_its_newspapers(project: Project, given: str, sent: str) -> None:
+    (project.folder / "shoal.toml").write_text(f'[scrapers.pacific]\ntarget = "configs/"\nuser_agent = "{given}"\n')
+    with Site(extra=paged(1)) as site:
+        write_paper(project.folder, site.url, PAGES)
+        project.shoal("run", "pacific")
+        agents = [visit.headers["user-agent"] for visit in site.visits()]
+    assert len(agents) > 3
+    assert all(agent.startswith(sent) for agent in agents)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -115,9 +115,11 @@ class MemberDefaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemberRunner:
-    """Runs each member in a child process with this environment."""
+    """Runs each member in a child process. `environment`: that of the member whose runs have this name."""
 
-    def __init__(self, ledger: Ledger, environment: Mapping[str, str], defaults: MemberDefaults) -> None:
+    def __init__(
+        self, ledger: Ledger, environment: Callable[[str], Mapping[str, str]], defaults: MemberDefaults
+    ) -> None:
         self._ledger = ledger
         self._environment = environment
         self._defaults = defaults
@@ -204,7 +206,7 @@ class MemberRunner:
         self, member: Member, idempotency_key: str, file: Path, log: Log, began: dt.datetime
     ) -> ProcessExit:
         command = member_command(member, self._defaults.output)
-        child = await self._start((*command, "--idempotency-key", idempotency_key), file)
+        child = await self._start((*command, "--idempotency-key", idempotency_key), member.name, file)
         log.info("member started", pid=child.pid, log=str(file))
         self._running.add(child)
 
@@ -225,13 +227,13 @@ class MemberRunner:
             await self._mark_dead(child, idempotency_key, began)
         return ended
 
-    async def _start(self, arguments: tuple[str, ...], file: Path) -> ChildProcess:
+    async def _start(self, arguments: tuple[str, ...], name: str, file: Path) -> ChildProcess:
         foreground = self._defaults.foreground
         own = {"SHOAL_LOG_DIR": str(file.parent)} if foreground else {}
         child = ChildProcess(
             ChildCommand(
                 arguments=arguments,
-                environment={**self._environment, **own},
+                environment={**self._environment(name), **own},
                 stop_timeout=self._defaults.stop_timeout,
                 log=None if foreground else file,
             )
