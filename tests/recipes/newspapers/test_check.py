@@ -245,3 +245,22 @@ def test_import_copies_nothing_when_a_file_cannot_be_read(tmp_path: Path, monkey
     with pytest.raises(UsageError, match=r"b\.yaml cannot be read: Permission denied; nothing was copied"):
         import_folder(tmp_path / "old", tmp_path / "new", tmp_path)
     assert not (tmp_path / "new").exists()
+
+
+def test_every_mistake_in_a_list_and_in_a_template(tmp_path: Path) -> None:
+    text = GOOD.replace("body: .text", "body:\n      - .b:nth-of-type(2) p\n      - div > > p\n      - .text")
+    text = text.replace(
+        "url_template: https://paper.example/news/{num}",
+        "url_template:\n    - /{yeer}/{nmu}\n    - /news/{num}\n    - /old\n    - /{num:x}",
+    )
+    mistakes = check_folder(write(tmp_path, paper=text) / "paper.yaml", tmp_path).mistakes
+    assert [(problem.line, problem.remedy) for problem in mistakes] == [
+        (5, "Write {num}."),
+        (7, "Write {num} where it changes."),
+        (8, "Write {num:d}, or {num:02d} for two digits."),
+        (15, "Name the element before it, such as div:nth-of-type(2)."),
+        (16, "Correct the file."),
+    ]
+    assert "has {yeer} and {nmu}, which are not filled in" in mistakes[0].message
+    assert "is '.b:nth-of-type(2) p', which Shoal cannot use: *:nth-of-type() is not" in mistakes[3].message
+    assert "is 'div > > p', which is no CSS selector" in mistakes[4].message

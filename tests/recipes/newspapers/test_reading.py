@@ -88,6 +88,15 @@ def test_each_selector_of_a_group_has_its_own_pseudo_element() -> None:
     assert class_reading(".card wide::text, a.b lead") == ".card.wide::text, a.b.lead"
 
 
+@pytest.mark.parametrize(
+    "selector",
+    ["p:not(.a, .b)", "p:not(.a):not(i, .b)", "p:not([title='x,)'], .b)", "p:-soup-contains('three')"],
+)
+def test_selectors_of_other_libraries(selector: str) -> None:
+    page = Selector(text="<p class=a title='x,)'>one</p><p class=b>two</p><p>three</p>")
+    assert texts(page, selector) == texts(page, f"{selector}::text, u") == ["three"]
+
+
 @pytest.mark.parametrize("selector", [".content *::text", ".content div, .content p", ".content, .content b::text"])
 def test_elements_in_each_other_give_their_text_once(selector: str) -> None:
     page = Selector(text="<div class=content><div><p>Hello <b>brave</b> world</p></div></div>")

@@ -165,8 +165,9 @@ def _replace(settings: dict[str, Any], keys: Sequence[str | int]) -> bool:
             return False
     last, placeholder = keys[-1], _placeholder(settings, tuple(str(key) for key in keys))
     if isinstance(inner, list) and isinstance(last, int) and last < len(inner):
-        # A list keeps its length, so that later positions stay right.
-        inner[last] = "a"
+        # A list keeps its length, so that later positions stay right; templates differ from each other.
+        template = _placeholder(settings, tuple(str(key) for key in keys[:-1]))
+        inner[last] = f"/{last}{template}" if isinstance(template, str) and template.startswith("/") else "a"
         return True
     if not isinstance(inner, dict):
         return False
