@@ -216,6 +216,20 @@ def test_try_says_what_the_selectors_do_not_find(project: Project, page: str, wa
         assert warning in project.shoal("try", paper, f"{site.url}/news/1").stderr
 
 
+def test_try_of_an_article_warns_only_of_what_its_page_should_have(project: Project) -> None:
+    article = {"body": ".text p", "date": "time::attr(datetime)"}
+    with Site(extra={"/story/1": story(1), "/story/2": story(2, day="2024-06-05")}) as site:
+        paper = write_paper(project.folder, site.url, PAGES, selectors={**SELECTORS, "article": article})
+        tried = project.shoal("try", f"{paper}:article", f"{site.url}/story/1").stderr
+        assert 'why="check selectors.article.date"' in tried
+        assert "title of an article comes from the listing" in tried
+        assert "shoal try --payload" in tried
+        assert "article without" not in project.shoal("try", f"{paper}:article", f"{site.url}/story/2").stderr
+        given = ("--payload", '{"date": "2024-06-05"}')
+        tried = project.shoal("try", f"{paper}:article", f"{site.url}/story/2", *given).stderr
+        assert 'why="check selectors.thumbnail.title"' in tried
+
+
 def test_try_says_which_excluded_field_no_article_has(project: Project) -> None:
     with Site(extra={"/api/1": json.dumps({"posts": [{"url": "/story/1"}]})}) as site:
         listing = {

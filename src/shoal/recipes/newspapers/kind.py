@@ -172,7 +172,7 @@ def newspaper(header: YamlHeader) -> Scraper:
         record = context.reader.article(page, item.url or "", item.payload)
         empty = [name for name in ("title", "date") if not record[name]]
         if empty and next(incomplete) <= SHOWN_INCOMPLETE:
-            log.warning("article without " + " and ".join(empty), why="check the selectors, or json_paths")
+            _report_empty(context, empty, item, log)
         period = item.payload.get("period")
         if period is None:
             yield record
@@ -316,6 +316,20 @@ def _report_page(
             log.warning(f"most articles of the page have no {field}", why=f"check {where}.{field}")
     for name in found.without_excluded:
         log.warning(f"no article of the page has {name}, which exclude names", why=f"check listing.exclude.{name}")
+
+
+def _report_empty(context: NewspaperContext, empty: Sequence[str], item: Item, log: Log) -> None:
+    """Log which fields a record lacks. Those of the listing cannot be there when `shoal try` is given no payload."""
+    selectors = context.paper.selectors.article
+    of_listing = [name for name in empty if not as_tuple(getattr(selectors, name))]
+    if of_listing and not item.payload:
+        come = f"{' and '.join(of_listing)} of an article {'comes' if len(of_listing) == 1 else 'come'}"
+        log.info(f"{come} from the listing", hint="""shoal try --payload '{"title": "..."}'""")
+        empty = [name for name in empty if name not in of_listing]
+    if empty:
+        where = "json_paths" if context.paper.selectors.thumbnail is None else "selectors.thumbnail"
+        places = [f"{where if name in of_listing else 'selectors.article'}.{name}" for name in empty]
+        log.warning("article without " + " and ".join(empty), why=f"check {' and '.join(places)}")
 
 
 def _count_articles(found: ListingPage, fresh: Sequence[Entry], counters: Counters) -> None:
