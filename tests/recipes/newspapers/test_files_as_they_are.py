@@ -154,6 +154,12 @@ def test_further_keys_of_json_paths_are_fields(tmp_path: Path) -> None:
     assert "id" not in record
 
 
+def test_values_may_be_in_lists_of_lists(tmp_path: Path) -> None:
+    posts = [{"url": [["/story/1"]], "cats": [["Sea", "Reef"], ["Fish"]]}]
+    _, page = api(tmp_path, posts, {"url": "url", "tags": "cats[*]"})
+    assert (page.urls, page.entries[0].tags) == ((f"{URL}/story/1",), ("Sea", "Reef", "Fish"))
+
+
 def test_an_article_whose_json_has_everything_is_not_fetched(tmp_path: Path) -> None:
     posts = [{"url": "/story/1", "html": "<p>One <b>two</b>.</p><p>Three.</p>"}, {"url": "/story/2"}]
     paths = {"url": "url", "body": "html"}
@@ -223,13 +229,21 @@ def test_a_filter_decides_early_only_without_the_page(tmp_path: Path, code: str,
         ("list[].x", [1, 2]),
         ("$.list[*].x", [1, 2]),
         ("list.tags.n", ["p", "q"]),
+        ("terms.n", ["p", "q", "r"]),
+        ("terms.*.n", ["p", "q", "r"]),
+        ("terms[*][*].n", ["p", "q", "r"]),
+        ("terms.1.n", ["r"]),
         ("list.9.x", None),
         ("a.b.c", None),
         ("nothing", None),
     ],
 )
 def test_paths_go_through_lists(path: str, value: Any) -> None:
-    answer = {"a": {"b": 1}, "list": [{"x": 1, "tags": [{"n": "p"}, {"n": "q"}]}, {"x": 2}]}
+    answer = {
+        "a": {"b": 1},
+        "list": [{"x": 1, "tags": [{"n": "p"}, {"n": "q"}]}, {"x": 2}],
+        "terms": [[{"n": "p"}, {"n": "q"}], [{"n": "r"}], []],
+    }
     assert json_at(answer, path) == value
 
 
