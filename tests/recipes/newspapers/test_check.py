@@ -264,3 +264,44 @@ def test_every_mistake_in_a_list_and_in_a_template(tmp_path: Path) -> None:
     assert "has {yeer} and {nmu}, which are not filled in" in mistakes[0].message
     assert "is '.b:nth-of-type(2) p', which Shoal cannot use: *:nth-of-type() is not" in mistakes[3].message
     assert "is 'div > > p', which is no CSS selector" in mistakes[4].message
+
+
+UNQUOTED = GOOD.replace(
+    "body: .text", "body: #content   # the text\n    date:  # on no page\n    tags: #tags a\n    title:\n      - h1\n      - #it's"
+)
+
+
+def test_a_selector_that_yaml_reads_as_a_comment(tmp_path: Path) -> None:
+    checked = check_folder(write(tmp_path, paper=UNQUOTED) / "paper.yaml", tmp_path)
+    assert [(problem.line, problem.note) for problem in checked.problems] == [(10, False), (12, True), (15, False)]
+    assert checked.problems[0].message == "selectors.article.body has no value: #content is a comment in YAML."
+    assert checked.problems[1].message == "selectors.article.tags has no value: #tags a is a comment in YAML."
+    assert {problem.remedy for problem in checked.problems} == {"Put a selector that begins with # in quotes."}
+
+
+def test_import_quotes_selectors_that_yaml_reads_as_comments(tmp_path: Path) -> None:
+    write(tmp_path / "old", fiji__bad=UNQUOTED)
+    imported = import_folder(tmp_path / "old", tmp_path / "new", tmp_path)
+    lines = (tmp_path / "new/fiji/bad.yaml").read_text().splitlines()[9:]
+    assert lines == [
+        "    body: '#content'   # the text",
+        "    date:  # on no page",
+        "    tags: '#tags a'",
+        "    title:",
+        "      - h1",
+        """      - "#it's\"""",
+    ]
+    assert len(imported.corrections) == 3
+
+
+def test_import_keeps_the_other_keys_of_a_line(tmp_path: Path) -> None:
+    """What it cannot correct alone is listed."""
+    head, tail = GOOD.partition("listing:")[0], GOOD.partition("{num}\n")[2]
+    table = "listing: {type: pagination, url_template: '/{num}', foo: 1, start_pag: 2}\n"
+    split = "listing: {type: pagination, url_template: '/{num}',\n  author: me,\n  foo: 1}\n"
+    write(tmp_path / "old", fiji__one=head + table + tail, fiji__two=head + split + tail)
+    imported = import_folder(tmp_path / "old", tmp_path / "new", tmp_path)
+    one, two = ((tmp_path / f"new/fiji/{name}.yaml").read_text() for name in ("one", "two"))
+    assert one == head + table.replace("start_pag:", "start_page:") + tail
+    assert two == head + split.replace("  author", "#   author") + tail
+    assert [problem.message for problem in imported.checked.mistakes] == ["there is no key listing.foo."] * 2
