@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, nullcontext
 from decimal import Decimal
 from pathlib import Path
@@ -71,6 +71,10 @@ class CollectionView(msgspec.Struct, frozen=True, kw_only=True):
     summary: Summary | None = None
 
 
+def _members(groups: Sequence[int]) -> str:
+    return "member" if max(groups) == 1 else "members"
+
+
 class CollectionPlanned(Event, frozen=True, kw_only=True):
     """What was found in the folder. `groups`: how many members each group has. `at_once`: processes at a time."""
 
@@ -81,7 +85,7 @@ class CollectionPlanned(Event, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         groups = (
-            f"{pluralize(len(self.groups), 'group')} ({', '.join(map(str, self.groups))} members)"
+            f"{pluralize(len(self.groups), 'group')} ({', '.join(map(str, self.groups))} {_members(self.groups)})"
             if self.groups
             else "no groups"
         )

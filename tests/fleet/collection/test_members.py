@@ -137,6 +137,20 @@ def test_a_newspaper_in_several_countries_is_a_group(tmp_path: Path) -> None:  #
     }
 
 
+def test_the_name_that_a_file_states_makes_the_group(tmp_path: Path) -> None:  # S2.1
+    write(tmp_path, "fiji/rnz_fiji.yaml", "name: RNZ")
+    write(tmp_path, "samoa/rnz.yaml")
+    write(tmp_path, "tonga/rnz_tonga.yaml", "name: RNZ")
+    write(tmp_path, "fiji/times.yaml", "name: Fiji Times")
+    write(tmp_path, "tonga/times.yaml", "name: Tonga Times")
+    found = plan_members(discover(tmp_path), MemberFilter())
+    assert keys(found.singles) == ["fiji/times", "tonga/times"], "two newspapers"
+    assert {name: keys(group) for name, group in found.groups.items()} == {
+        "rnz": ["fiji/rnz_fiji", "samoa/rnz", "tonga/rnz_tonga"]
+    }
+    assert [member.name for member in found.groups["rnz"]] == ["fiji.rnz", "samoa.rnz", "tonga.rnz"]
+
+
 def test_members_without_a_group_take_that_of_their_namesakes(tmp_path: Path) -> None:
     """Otherwise they would run at the same time."""
     for country in ("fiji", "samoa", "tonga"):
