@@ -164,7 +164,7 @@ class Newspaper(_StrictStruct, frozen=True):
     base_url: str
     listing: Listing
     selectors: Selectors = Selectors()
-    client: Literal["http", "browser"] = "http"
+    client: str = "http"
     concurrency: Annotated[int, Meta(ge=1, le=1_000)] = 10
     rate_limit: Annotated[float, Meta(ge=0, le=3_600)] = 0.1
     retries: Annotated[int, Meta(ge=0, le=100)] = 3
@@ -190,8 +190,8 @@ def read_newspaper(header: YamlHeader) -> Newspaper:
     """The checked settings of the file; no request is made. Raises InvalidScraper."""
     header = msgspec.structs.replace(header, settings=_without_empty(header.settings))
     paper = convert_settings(_with_stored_fields(header), Newspaper)
-    if paper.client == "browser":
-        message = "client is browser, but newspapers are fetched without one: over HTTP."
+    if paper.client != "http":
+        message = f"client is {paper.client}, but newspapers are fetched without a browser: over HTTP."
         remedy = "Write client: http if its pages have their text without one; if not, enabled: false."
         raise yaml_error(header, ["client"], message, remedy=remedy)
     _check_url(header, ["base_url"], paper.base_url)
@@ -222,16 +222,7 @@ def _without_empty(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_listing(header: YamlHeader, listing: Listing) -> None:
-    templates = as_tuple(listing.url_template)
-    if not templates or len(set(templates)) < len(templates):
-        raise yaml_error(header, ["listing", "url_template"], "listing.url_template is empty, or has one twice.")
-    for position, template in enumerate(templates):
-        keys: list[str | int] = ["listing", "url_template"]
-        if not isinstance(listing.url_template, str):
-            keys.append(position)
-        _check_placeholders(header, listing, keys, template)
-        if not template.startswith("/"):
-            _check_url(header, keys, re.sub(r"\{[^}]*\}", "1", template))
+    _check_templates(header, listing)
     if isinstance(listing, Pagination) and listing.start_url is not None:
         if PLACEHOLDER.search(listing.start_url):
             message = f"listing.start_url is {listing.start_url!r}, but it is one page: nothing is filled in."
@@ -255,6 +246,18 @@ def _check_listing(header: YamlHeader, listing: Listing) -> None:
         except re.error as problem:
             message = f"listing.exclude has {pattern!r}, which is no regular expression: {problem}."
             raise yaml_error(header, ["listing", "exclude"], message) from None
+
+
+def _check_templates(header: YamlHeader, listing: Listing) -> None:
+    templates = as_tuple(listing.url_template)
+    if not templates or len(set(templates)) < len(templates):
+        raise yaml_error(header, ["listing", "url_template"], "listing.url_template is empty, or has one twice.")
+    for position, template in enumerate(templates):
+        place = [] if isinstance(listing.url_template, str) else [position]
+        keys: list[str | int] = ["listing", "url_template", *place]
+        _check_placeholders(header, listing, keys, template)
+        if not template.startswith("/"):
+            _check_url(header, keys, re.sub(r"\{[^}]*\}", "1", template))
 
 
 def _check_placeholders(header: YamlHeader, listing: Listing, keys: list[str | int], template: str) -> None:
@@ -301,6 +304,10 @@ def _with_stored_fields(header: YamlHeader) -> YamlHeader:
     paths = listing.get("json_paths") if isinstance(listing, dict) else None
     if not isinstance(listing, dict) or not isinstance(paths, dict):
         return header
+    if listing.get("type") == "api" and "collection" not in paths:
+        message = "listing.json_paths.collection is missing."
+        remedy = "Write the path of the list of articles, or $ if the response is that list."
+        raise yaml_error(header, ["listing", "json_paths"], message, remedy=remedy)
     listing, known = dict(listing), {*JsonPaths.__struct_fields__} - {"stored"}
     if "url_construction_template" in paths:
         listing.setdefault("url_construction_template", paths["url_construction_template"])
