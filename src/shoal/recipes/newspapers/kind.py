@@ -301,12 +301,8 @@ def _report_page(
     """Log what a page has. `warn`: it was read alone, so that it should have articles."""
     known = len(found.entries) - len(fresh)
     log.info("listing page", articles=len(found.urls), new=len(fresh), known=known, left_out=found.left_out)
-    if warn and not found.urls:
-        thumbnail = context.paper.selectors.thumbnail
-        why = "json_paths.collection and url find no article" if thumbnail is None else NO_CONTAINER
-        if found.boxes:
-            why = f"selectors.thumbnail.url finds no link in {found.boxes} containers"
-        log.warning("no articles on the page", why=why)
+    if not found.urls and (warn or found.without_url):
+        log.warning("no articles on the page", why=_why_no_articles(context, found))
     if warn and found.urls and not found.entries:
         log.warning("every article of the page is left out", why=WHY_LEFT_OUT)
     article = context.paper.selectors.article
@@ -316,6 +312,18 @@ def _report_page(
             log.warning(f"most articles of the page have no {field}", why=f"check {where}.{field}")
     for name in found.without_excluded:
         log.warning(f"no article of the page has {name}, which exclude names", why=f"check listing.exclude.{name}")
+
+
+def _why_no_articles(context: NewspaperContext, found: ListingPage) -> str:
+    if context.paper.selectors.thumbnail is not None:
+        return f"selectors.thumbnail.url finds no link in {found.boxes} containers" if found.boxes else NO_CONTAINER
+    if found.without_url:
+        parts = " and ".join(f"{{{name}}}" for name in found.without_url)
+        return f"no article has {parts} of url_construction_template: check json_paths"
+    what = (
+        f"json_paths.url finds nothing in {found.boxes} articles" if found.boxes else "json_paths.collection is empty"
+    )
+    return f"{what}: check json_paths"
 
 
 def _report_empty(context: NewspaperContext, empty: Sequence[str], item: Item, log: Log) -> None:
