@@ -175,7 +175,8 @@ def test_a_user_agent_is_always_sent(tmp_path: Path) -> None:
 
 def test_members_get_the_settings_of_the_table_of_their_collection(tmp_path: Path) -> None:
     (tmp_path / "shoal.toml").write_text(
-        'max_body = 5000\n[scrapers.pacific]\ntarget = "configs/"\nuser_agent = "us (mail)"\nrobots = false\nretries = 1\n'
+        'max_body = 5000\n[scrapers.pacific]\ntarget = "configs/"\nuser_agent = "us (mail)"\nrobots = false\n'
+        "retries = 1\n"
         'max_dead = "2%"\nconcurrency = 3\nmember_timeout = 9\nlease = 7\n[scrapers."fiji.times"]\nretries = 5\n'
     )
     settings = load(tmp_path, SHOAL_LEASE="8").for_scraper("pacific")
@@ -183,7 +184,7 @@ def test_members_get_the_settings_of_the_table_of_their_collection(tmp_path: Pat
     assert settings.for_member("pacific", "fiji.times") == given
     assert settings.for_member("pacific", "fiji.sun") == {**given, "retries": "1"}
     texts = {f"SHOAL_{name.upper()}": text for name, text in given.items()}
-    read = load(tmp_path, **texts).for_scraper("fiji.times")
+    read = load_settings({}, environ=texts, folder=tmp_path).for_scraper("fiji.times")
     assert (read.robots, read.retries, str(read.max_dead)) == (False, 5, "2%")
 
 

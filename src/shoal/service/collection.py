@@ -15,7 +15,7 @@ from shoal.define.load import load_scraper
 from shoal.define.yaml_scraper import is_yaml_file
 from shoal.errors import LedgerNotMigrated, NotFound, ShoalError, UsageError
 from shoal.fleet.collection.member_runner import MemberDefaults, MemberRunner
-from shoal.fleet.collection.members import CollectionPlan, Member, MemberFilter, discover, plan_members
+from shoal.fleet.collection.members import CollectionPlan, Member, MemberFilter, discover, plan_members, syntax_problem
 from shoal.fleet.collection.scraper import PAGE, Summary, collection_scraper, summarize
 from shoal.fleet.process import EXIT_SECONDS, ProcessLimits, child_environment, give_up_on_signals
 from shoal.ledger.protocols import Ledger
@@ -253,14 +253,10 @@ def _with_problem(member: Member) -> Member:
     try:
         if is_yaml_file(member.path.name):
             load_scraper(str(member.path), {}, Path.cwd())
-        else:
-            compile(member.path.read_bytes(), member.path, "exec", dont_inherit=True)
+        elif (problem := syntax_problem(member.path)) is not None:
+            return msgspec.structs.replace(member, broken=problem)
     except ShoalError as error:
         return msgspec.structs.replace(member, broken=member.broken or error.message)
-    except OSError as error:
-        return msgspec.structs.replace(member, broken=f"{member.path} cannot be read: {error.strerror}.")
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return msgspec.structs.replace(member, broken=f"it is not valid Python: {error}")
     except Exception as error:  # the code that a YAML file names may raise anything when it is loaded
         return msgspec.structs.replace(member, broken=f"{type(error).__name__}: {error}")
     return member

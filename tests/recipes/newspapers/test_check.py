@@ -267,7 +267,8 @@ def test_every_mistake_in_a_list_and_in_a_template(tmp_path: Path) -> None:
 
 
 UNQUOTED = GOOD.replace(
-    "body: .text", "body: #content   # the text\n    date:  # on no page\n    tags: #tags a\n    title:\n      - h1\n      - #it's"
+    "body: .text",
+    "body: #content   # the text\n    date:  # on no page\n    tags: #tags a\n    title:\n      - h1\n      - #it's",
 )
 
 
@@ -305,3 +306,15 @@ def test_import_keeps_the_other_keys_of_a_line(tmp_path: Path) -> None:
     assert one == head + table.replace("start_pag:", "start_page:") + tail
     assert two == head + split.replace("  author", "#   author") + tail
     assert [problem.message for problem in imported.checked.mistakes] == ["there is no key listing.foo."] * 2
+
+
+def test_other_scrapers_of_the_folder_are_no_newspapers(project: Project) -> None:
+    folder = write(project.folder / "configs", fiji__times=GOOD, fiji__own="scraper: own.py:own\n")
+    (project.folder / "own.py").write_text(
+        "from shoal import Scraper\nown = Scraper('own')\n@own.stage\ndef a(): ...\n"
+    )
+    (folder / "tonga").mkdir()
+    (folder / "tonga/broken.py").write_text("from shoal import Scraper\nScraper('x'\n")
+    done = project.shoal("newspapers", "check", "configs/", code=1)
+    assert "1 newspaper and 2 other scrapers: 1 mistake in 1 file." in done.stderr
+    assert "configs/tonga/broken.py:1: it is not valid Python: '(' was never closed (broken.py, line 2)" in done.stdout

@@ -63,9 +63,7 @@ def test_cleaning_functions_by_bare_name(tmp_path: Path, place: str) -> None:
     ],
 )
 def test_the_result_of_a_cleaning_function_is_checked(tmp_path: Path, code: str, field: str, words: str) -> None:
-    (tmp_path / "cleaning.py").write_text(
-        f"async def wait(value):\n    return value\n\ndef own(value):\n    {code}\n"
-    )
+    (tmp_path / "cleaning.py").write_text(f"async def wait(value):\n    return value\n\ndef own(value):\n    {code}\n")
     cleaner = context(tmp_path, cleaning={field: "own"}).cleaner
     given = {"tags": ["a"], "url": f"{URL}/story/1"}
     with pytest.raises(Permanent, match="cleaning") as ended:
@@ -98,7 +96,7 @@ def test_a_filter_that_returns_a_coroutine_keeps_nothing(tmp_path: Path) -> None
     )
     paper = context(tmp_path, cleaning={"record_filter": "own"})
     (entry,) = paper.reader.listing(Page.of(f"{URL}/news/1", cards([1]))).entries
-    with pytest.raises(Permanent, match="cleaning.record_filter: own is asynchronous; write a plain function"):
+    with pytest.raises(Permanent, match=r"cleaning\.record_filter: own is asynchronous; write a plain function"):
         paper.reader.article(Page.of(entry.url, story(1)), entry.url, entry.payload())
 
 

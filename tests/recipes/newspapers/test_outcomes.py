@@ -68,3 +68,12 @@ def test_the_user_agent_of_the_collection_is_sent_by_its_newspapers(project: Pro
         agents = [visit.headers["user-agent"] for visit in site.visits()]
     assert len(agents) > 3
     assert all(agent.startswith(sent) for agent in agents)
+
+
+def test_names_of_the_summary_find_runs(project: Project) -> None:
+    with ChangingSite(paged(1)) as site:
+        write_paper(project.folder, site.url, PAGES)
+        member = run_all(project)["member"]
+    (row,) = project.shoal("runs", "ls", "--scraper", member, "--json").stdout.splitlines()
+    assert json.loads(row)["scraper"] == "fiji.times"
+    assert len(project.export(f"latest:{member}")) == 2

@@ -62,7 +62,7 @@ async def member_outcome(
     """Success: all items done or skipped, with records; with `updates` also when nothing was new.
 
     Warning: dead items within `max_dead`, no records, or fields that are empty in too many of them. With `updates` no
-    records are one when everything was left out and nothing is known. Failed: more dead items, or nothing but dead ones.
+    records are one when everything was left out and nothing is known. Failed: more dead items, or only dead ones.
     """
     counts = await ledger.reads.stats(run.id)
     if run.state is RunState.CANCELLED:

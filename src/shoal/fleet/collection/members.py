@@ -53,6 +53,10 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.section}/{self.title}"
 
     @property
+    def is_yaml(self) -> bool:
+        return self.path.suffix in SUFFIXES
+
+    @property
     def own_name(self) -> str:
         """What it is called in every section: by its YAML, or by its file."""
         return self.name.removeprefix(f"{self.section}.")
@@ -260,6 +264,17 @@ def _calls_scraper_class(path: Path) -> bool:
         or (isinstance(called, ast.Attribute) and called.attr == "Scraper")
         for called in calls
     )
+
+
+def syntax_problem(path: Path) -> str | None:
+    """Why a file is no valid Python; its code is not run."""
+    try:
+        compile(path.read_bytes(), path, "exec", dont_inherit=True)
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}."
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return f"it is not valid Python: {error}"
+    return None
 
 
 def _with_group(member: Member, all_members: Sequence[Member]) -> Member:

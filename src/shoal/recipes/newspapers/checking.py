@@ -14,9 +14,9 @@ import msgspec
 
 from shoal.define.load import load_scraper
 from shoal.define.yaml_file import InvalidYaml, YamlFile, read_yaml
-from shoal.define.yaml_scraper import DEFAULT_SCRAPER, HEADER_KEYS, SUFFIXES, YamlHeader, read_yaml_header
+from shoal.define.yaml_scraper import DEFAULT_SCRAPER, HEADER_KEYS, YamlHeader, read_yaml_header
 from shoal.errors import ShoalError
-from shoal.fleet.collection.members import Member, discover
+from shoal.fleet.collection.members import Member, discover, syntax_problem
 from shoal.recipes.newspapers.kind import NewspaperContext
 from shoal.recipes.newspapers.selectors import class_reading
 from shoal.recipes.newspapers.settings import Listing
@@ -61,9 +61,12 @@ class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckedFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found in a folder: how many newspapers there are, and their problems in the order of the files."""
+    """What was found in a folder: how many newspapers and other scrapers there are, and their problems in the order of
+    the files.
+    """
 
     newspapers: int
+    others: int = 0
     problems: tuple[FileProblem, ...]
 
     @property
@@ -77,7 +80,9 @@ def check_folder(folder: Path, start: Path) -> CheckedFolder:
         return CheckedFolder(newspapers=1, problems=tuple(check_file(folder, start)))
     members = discover(folder)
     problems = [problem for member in members for problem in _check_member(member, start)]
-    return CheckedFolder(newspapers=len(members), problems=tuple(problems))
+    # Of a file that cannot be read nobody knows the kind.
+    newspapers = sum(member.updates or (member.is_yaml and member.broken is not None) for member in members)
+    return CheckedFolder(newspapers=newspapers, others=len(members) - newspapers, problems=tuple(problems))
 
 
 def check_file(path: Path, start: Path) -> Iterator[FileProblem]:
@@ -94,8 +99,10 @@ def check_file(path: Path, start: Path) -> Iterator[FileProblem]:
 
 
 def _check_member(member: Member, start: Path) -> Iterator[FileProblem]:
-    found = list(check_file(member.path, start)) if member.path.suffix in SUFFIXES else []
-    yield from found
+    if member.is_yaml:
+        yield from check_file(member.path, start)
+    elif (problem := syntax_problem(member.path)) is not None:
+        yield FileProblem(path=member.path, line=1, message=problem, remedy="Correct it.")
     if member.clashes and member.broken is not None:
         remedy = "Rename one of the two files, or give it another name: or country:."
         yield FileProblem(path=member.path, line=1, message=member.broken, remedy=remedy)

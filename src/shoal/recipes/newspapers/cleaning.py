@@ -179,7 +179,9 @@ class FieldCleaner:
             raise yaml_error(header, ["cleaning", field], f"cleaning.{field}: {name} is no function.")
         if _is_asynchronous(function):
             message = f"cleaning.{field}: {name} is asynchronous, or a generator."
-            raise yaml_error(header, ["cleaning", field], message, remedy="Write a plain function that returns a value.")
+            raise yaml_error(
+                header, ["cleaning", field], message, remedy="Write a plain function that returns a value."
+            )
         if _returns_nothing(function):
             message = f"cleaning.{field}: {name} never returns a value."
             raise yaml_error(header, ["cleaning", field], message, remedy="Add the `return` that is missing.")

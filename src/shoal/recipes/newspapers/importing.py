@@ -74,7 +74,8 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UsageError(
-            f"{path} cannot be read: {error.strerror}; nothing was copied.", remedy="Change its permissions, or move it."
+            f"{path} cannot be read: {error.strerror}; nothing was copied.",
+            remedy="Change its permissions, or move it.",
         ) from None
 
 
