@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from shoal.config import Settings
+from shoal.config.settings import BROWSER_AGENT
 from shoal.errors import (
     InvalidSetting,
     LedgerCorrupt,
@@ -212,7 +213,7 @@ def build_browser(settings: Settings, http: Fetcher, *, log: Log | None = None) 
         targets=settings.browser_targets,
         memory=settings.browser_memory,
         max_body=settings.max_body,
-        user_agent=settings.user_agent or None,
+        user_agent=None if settings.user_agent in ("", BROWSER_AGENT) else settings.user_agent,
         chromium=settings.chromium,
         sandbox=settings.browser_sandbox,
         deny_private=settings.deny_private,
@@ -354,7 +355,7 @@ def build_attempts(
     if not from_store:
         _announce_proxies(log)
     obeys_robots = scraper.obeys_robots(settings.robots) and not from_store
-    robots = Robots(fetcher, settings.agent, log=log) if obeys_robots else None
+    robots = Robots(fetcher, settings.robots_agent, log=log) if obeys_robots else None
     logins = None if from_store else build_logins(scraper, settings, log=log)
     resources = AttemptResources(
         scraper,
@@ -419,7 +420,7 @@ def build_worker(
     if not from_store:
         _announce_proxies(log)
     obeys_robots = scraper.obeys_robots(settings.robots) and not from_store
-    robots = Robots(fetcher, settings.agent, log=log) if obeys_robots else None
+    robots = Robots(fetcher, settings.robots_agent, log=log) if obeys_robots else None
     identity = WorkerIdentity(WorkerEvents())
     registration = Registration(ledger, identity, options, log)
     logins = None if from_store else build_logins(scraper, settings, log=log, ledger=ledger)

@@ -166,7 +166,26 @@ def test_empty_texts_switch_things_off(tmp_path: Path) -> None:
 
 def test_a_user_agent_is_always_sent(tmp_path: Path) -> None:
     assert load(tmp_path).agent == f"shoal/{shoal.__version__}"
-    assert load(tmp_path, SHOAL_USER_AGENT="books/1 (me@example.com)").agent == "books/1 (me@example.com)"
+    own = load(tmp_path, SHOAL_USER_AGENT="books/1 (me@example.com)")
+    assert (own.agent, own.robots_agent) == ("books/1 (me@example.com)",) * 2
+    browser = load(tmp_path, SHOAL_USER_AGENT="browser")
+    assert browser.agent.startswith("Mozilla/5.0")
+    assert browser.robots_agent == f"shoal/{shoal.__version__}", "whoever it looks like, it obeys its own rules"
+
+
+def test_members_get_the_settings_of_the_table_of_their_collection(tmp_path: Path) -> None:
+    (tmp_path / "shoal.toml").write_text(
+        'max_body = 5000\n[scrapers.pacific]\ntarget = "configs/"\nuser_agent = "us (mail)"\nrobots = false\n'
+        "retries = 1\n"
+        'max_dead = "2%"\nconcurrency = 3\nmember_timeout = 9\nlease = 7\n[scrapers."fiji.times"]\nretries = 5\n'
+    )
+    settings = load(tmp_path, SHOAL_LEASE="8").for_scraper("pacific")
+    given = {"user_agent": "us (mail)", "robots": "False", "max_dead": "2%"}
+    assert settings.for_member("pacific", "fiji.times") == given
+    assert settings.for_member("pacific", "fiji.sun") == {**given, "retries": "1"}
+    texts = {f"SHOAL_{name.upper()}": text for name, text in given.items()}
+    read = load_settings({}, environ=texts, folder=tmp_path).for_scraper("fiji.times")
+    assert (read.robots, read.retries, str(read.max_dead)) == (False, 5, "2%")
 
 
 @pytest.mark.parametrize(

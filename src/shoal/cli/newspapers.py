@@ -69,7 +69,8 @@ def _print_problems(session: Session, checked: CheckedFolder) -> None:
             session.data(f"    {printable(problem.remedy)}")
     files = len({problem.path for problem in checked.mistakes})
     found = f"{pluralize(len(checked.mistakes), 'mistake')} in {pluralize(files, 'file')}" if files else "no mistakes"
-    session.note(f"{pluralize(checked.newspapers, 'newspaper')}: {found}.")
+    others = f" and {pluralize(checked.others, 'other scraper')}" if checked.others else ""
+    session.note(f"{pluralize(checked.newspapers, 'newspaper')}{others}: {found}.")
 
 
 def _record(problem: FileProblem) -> dict[str, object]:

@@ -54,6 +54,11 @@ LedgerText = Annotated[str, Meta(pattern=rf"\A{PLAIN_TEXT}+\Z", description="a p
 UserAgentText = Annotated[
     str, Meta(max_length=500, pattern=r"\A[ -~]*\Z", description="a line of at most 500 ASCII characters")
 ]
+# A value of `user_agent`: what a browser sends, for sites that refuse other clients.
+BROWSER_AGENT = "browser"
+BROWSER_USER_AGENT = (
+    "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/139.0.0.0 Safari/537.36"
+)
 # A URL would become a folder of that name.
 DayText = Annotated[str, Meta(pattern=r"\A(\d{4}-\d\d-\d\d)?\Z", description="a day such as 2024-01-31")]
 FOLDER = rf"\A(?!.*://){PLAIN_TEXT}*\Z"
@@ -237,7 +242,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def agent(self) -> str:
         """The User-Agent header, with the default filled in."""
-        return self.user_agent or f"shoal/{shoal.__version__}"
+        return BROWSER_USER_AGENT if self.user_agent == BROWSER_AGENT else self.robots_agent
+
+    @property
+    def robots_agent(self) -> str:
+        """Whose rules in robots.txt are obeyed: Shoal's own also where it sends what a browser does."""
+        return f"shoal/{shoal.__version__}" if self.user_agent in ("", BROWSER_AGENT) else self.user_agent
 
     def scraper(self, name: str) -> ScraperConfig:
         """The table of a scraper; empty when the files have none."""
@@ -276,6 +286,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         own = {key: value for key, value in table.values.items() if not _is_per_call(self.origins.get(key))}
         origins = {**self.origins, **{key: table.origins[key] for key in own}}
         return msgspec.structs.replace(self, **own, origins=origins)
+
+    def for_member(self, collection: str, member: str) -> dict[str, str]:
+        """The settings of a collection's table that its members use, as texts, without those of the member's own table.
+
+        Only for settings that `for_scraper` returned for the collection; what a flag or a variable gives reaches the
+        members by itself.
+        """
+        table, own = self.scraper(collection), self.scraper(member).values
+        return {
+            name: str(getattr(self, name))
+            for name in MEMBER_NAMES
+            if name in table.values and name not in own and self.origins.get(name) == table.origins.get(name)
+        }
 
     def at_place(self, number: int, workers: int) -> Settings:
         """The settings of one of so many workers, which decides its part of egress with `share = "fixed"`."""
@@ -327,6 +350,13 @@ _PROCESS_ONLY = (
 )
 # What a scraper's table may have: settings of the process, and settings that only a scraper has.
 SCRAPER_TYPES = {name: kind for name, kind in SETTING_TYPES.items() if name not in _PROCESS_ONLY}
+# What the table of a collection may have for its members.
+MEMBER_NAMES = (
+    *("batch_size", "lease", "drain", "user_agent", "robots", "deny_private", "max_body", "memory_budget"),
+    *(*RETRY_NAMES, "max_dead", "since", "until", "from_scratch", "store", "files", "sessions", "chromium", "tor"),
+    *("browser_tabs", "browser_targets", "browser_memory", "browser_sandbox", "empty_share", "coverage_drop"),
+    "sink_wait",
+)
 SCRAPER_OWN_TYPES = setting_types(ScraperConfig, without=("name", "values", "settings", "stages", "origins"))
 STAGE_TYPES = setting_types(StageConfig)
 

@@ -7,6 +7,8 @@ import re
 from shoal.errors import InvalidRecord
 
 MAX_COUNTERS = 50
+# What a scraper counts whose runs store only what is new: the summary of a collection reads these names.
+NEW, KNOWN, LEFT_OUT = "new", "known", "left_out"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, nullcontext
 from decimal import Decimal
 from pathlib import Path
@@ -15,7 +15,7 @@ from shoal.define.load import load_scraper
 from shoal.define.yaml_scraper import is_yaml_file
 from shoal.errors import LedgerNotMigrated, NotFound, ShoalError, UsageError
 from shoal.fleet.collection.member_runner import MemberDefaults, MemberRunner
-from shoal.fleet.collection.members import CollectionPlan, Member, MemberFilter, discover, plan_members
+from shoal.fleet.collection.members import CollectionPlan, Member, MemberFilter, discover, plan_members, syntax_problem
 from shoal.fleet.collection.scraper import PAGE, Summary, collection_scraper, summarize
 from shoal.fleet.process import EXIT_SECONDS, ProcessLimits, child_environment, give_up_on_signals
 from shoal.ledger.protocols import Ledger
@@ -71,6 +71,10 @@ class CollectionView(msgspec.Struct, frozen=True, kw_only=True):
     summary: Summary | None = None
 
 
+def _members(groups: Sequence[int]) -> str:
+    return "member" if max(groups) == 1 else "members"
+
+
 class CollectionPlanned(Event, frozen=True, kw_only=True):
     """What was found in the folder. `groups`: how many members each group has. `at_once`: processes at a time."""
 
@@ -81,7 +85,7 @@ class CollectionPlanned(Event, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         groups = (
-            f"{pluralize(len(self.groups), 'group')} ({', '.join(map(str, self.groups))} members)"
+            f"{pluralize(len(self.groups), 'group')} ({', '.join(map(str, self.groups))} {_members(self.groups)})"
             if self.groups
             else "no groups"
         )
@@ -182,7 +186,11 @@ async def run_collection(settings: Settings, request: CollectionRequest, host: H
     plan = plan_members(all_members, request.members)
     await check_addresses(settings)
     async with ledger_context(settings, on_waiting=host.notice) as ledger, AsyncExitStack() as held:
-        environment = child_environment(request.overrides, ledger=settings.ledger, exclude=("concurrency",))
+
+        def environment(member: str) -> dict[str, str]:
+            given = {**settings.for_member(request.name, member), **request.overrides}
+            return child_environment(given, ledger=settings.ledger, exclude=("concurrency",))
+
         member_runner = MemberRunner(ledger, environment, _member_defaults(request, settings))
         scraper = collection_scraper(request.name, all_members, plan, member_runner, retries=settings.member_retries)
         async with begin_lock(ledger, settings, scraper.name):
@@ -245,14 +253,10 @@ def _with_problem(member: Member) -> Member:
     try:
         if is_yaml_file(member.path.name):
             load_scraper(str(member.path), {}, Path.cwd())
-        else:
-            compile(member.path.read_bytes(), member.path, "exec", dont_inherit=True)
+        elif (problem := syntax_problem(member.path)) is not None:
+            return msgspec.structs.replace(member, broken=problem)
     except ShoalError as error:
         return msgspec.structs.replace(member, broken=member.broken or error.message)
-    except OSError as error:
-        return msgspec.structs.replace(member, broken=f"{member.path} cannot be read: {error.strerror}.")
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return msgspec.structs.replace(member, broken=f"it is not valid Python: {error}")
     except Exception as error:  # the code that a YAML file names may raise anything when it is loaded
         return msgspec.structs.replace(member, broken=f"{type(error).__name__}: {error}")
     return member

@@ -17,7 +17,7 @@ from shoal.ledger.protocols import ALL_ITEMS
 from shoal.model.item import FINAL_STATES, RETRYABLE_STATES
 from shoal.model.run import Run, RunState
 from shoal.model.views import CursorPage
-from shoal.service.lookup import LATEST, find_item, find_run, find_run_id, find_run_of, ledger_now
+from shoal.service.lookup import LATEST, find_item, find_run, find_run_id, find_run_of, ledger_now, scraper_name
 
 if TYPE_CHECKING:
     from shoal.export import Coverage
@@ -131,10 +131,12 @@ async def list_runs(
 ) -> CursorPage[RunSummary]:
     """Return runs with their counts, newest first; `cursor` is None when no run follows.
 
+    `scraper`: its name, or that of a member of a collection.
     Raises InvalidSetting for an unknown `state`.
     """
     if state is not None and state not in RUN_STATES:
         raise InvalidSetting(f"{state!r} is not one of {', '.join(RUN_STATES)}.", remedy="Choose one of them.")
+    scraper = None if scraper is None else scraper_name(scraper)
     found: list[RunSummary] = []
     while True:
         page = await ledger.runs.list(scraper=scraper, cursor=cursor, limit=min(RUNS_PAGE, limit - len(found)))

@@ -220,8 +220,7 @@ async def find_run(ledger: Ledger, name: str) -> Run:
             raise NotFound("The ledger has no runs yet.", remedy="Start one with `shoal run`.")
         return next((run for run in newest if not is_collection_member(run)), newest[0])
     if name.startswith(f"{LATEST}:"):
-        # The summary of a collection writes fiji/times for the member that runs as fiji.times.
-        scraper = name.partition(":")[2].replace("/", ".")
+        scraper = scraper_name(name.partition(":")[2])
         run = await ledger.runs.latest(scraper)
         if run is None:
             scrapers = [run.scraper for run in (await ledger.runs.list(limit=MAX_RUNS_READ)).rows]
@@ -236,6 +235,11 @@ async def find_run(ledger: Ledger, name: str) -> Run:
         else:
             remedy = _run_remedy(name, (run.id for run in runs))
         raise NotFound(error.message, remedy=remedy) from None
+
+
+def scraper_name(text: str) -> str:
+    """The scraper that is meant: the summary of a collection writes fiji/times for a member that runs as fiji.times."""
+    return text.replace("/", ".")
 
 
 async def find_run_of(ledger: Ledger, scraper: str, name: str) -> Run:

@@ -13,6 +13,7 @@ import pytest
 from shoal.errors import NotFound, UsageError
 from shoal.fleet import process
 from shoal.fleet.collection.members import Member, MemberFilter, discover, plan_members
+from shoal.service.collection import CollectionPlanned
 
 
 def write(folder: Path, path: str, text: str = "{}") -> None:
@@ -137,6 +138,20 @@ def test_a_newspaper_in_several_countries_is_a_group(tmp_path: Path) -> None:  #
     }
 
 
+def test_the_name_that_a_file_states_makes_the_group(tmp_path: Path) -> None:  # S2.1
+    write(tmp_path, "fiji/rnz_fiji.yaml", "name: RNZ")
+    write(tmp_path, "samoa/rnz.yaml")
+    write(tmp_path, "tonga/rnz_tonga.yaml", "name: RNZ")
+    write(tmp_path, "fiji/times.yaml", "name: Fiji Times")
+    write(tmp_path, "tonga/times.yaml", "name: Tonga Times")
+    found = plan_members(discover(tmp_path), MemberFilter())
+    assert keys(found.singles) == ["fiji/times", "tonga/times"], "two newspapers"
+    assert {name: keys(group) for name, group in found.groups.items()} == {
+        "rnz": ["fiji/rnz_fiji", "samoa/rnz", "tonga/rnz_tonga"]
+    }
+    assert [member.name for member in found.groups["rnz"]] == ["fiji.rnz", "samoa.rnz", "tonga.rnz"]
+
+
 def test_members_without_a_group_take_that_of_their_namesakes(tmp_path: Path) -> None:
     """Otherwise they would run at the same time."""
     for country in ("fiji", "samoa", "tonga"):
@@ -212,6 +227,19 @@ def test_a_group_stays_a_group_when_one_member_is_chosen(tmp_path: Path) -> None
         write(tmp_path, f"{country}/islands.yaml")
     found = plan_members(discover(tmp_path), MemberFilter(where={"country": ["tonga"]}))
     assert {name: keys(group) for name, group in found.groups.items()} == {"islands": ["tonga/islands"]}
+
+
+def test_the_plan_counts_members(tmp_path: Path) -> None:  # S2.14
+    for country in ("fiji", "tonga"):
+        write(tmp_path, f"{country}/islands.yaml")
+        write(tmp_path, f"{country}/{country}.yaml")
+
+    def text(*countries: str) -> str:
+        found = plan_members(discover(tmp_path), MemberFilter(where={"country": countries}))
+        return CollectionPlanned.of(found, 2).text
+
+    assert text("tonga") == "2 configurations: 1 single, 1 group (1 member); at most 2 at once."
+    assert text("fiji", "tonga") == "4 configurations: 2 singles, 1 group (2 members); at most 2 at once."
 
 
 def test_choosing_nothing_is_an_error(tmp_path: Path) -> None:

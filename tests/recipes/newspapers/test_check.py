@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.errors import UsageError
 from shoal.recipes.newspapers import PROJECT
 from shoal.recipes.newspapers.checking import check_folder
 from shoal.recipes.newspapers.importing import import_folder
@@ -211,3 +212,109 @@ def test_every_file_of_the_project_is_right(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     checked = check_folder(tmp_path / "configs", tmp_path)
     assert (checked.newspapers, checked.mistakes) == (24, [])
+
+
+@pytest.mark.parametrize("title", ["5", "true", "[h3, 1.5]", "{css: h2}"])
+def test_a_selector_that_is_no_text_is_a_mistake_among_others(tmp_path: Path, title: str) -> None:
+    folder = write(tmp_path / "configs", fiji__bad=GOOD.replace("url: h2 a", f"url: h2 a\n    title: {title}"))
+    checked = check_folder(write(folder, fiji__other=GOOD + "x: 1\n"), tmp_path)
+    assert [(problem.path.stem, problem.line) for problem in checked.problems] == [("bad", 9), ("other", 11)]
+    assert "selectors.thumbnail.title" in checked.problems[0].message
+
+
+def test_import_lists_a_file_that_is_not_utf_8(tmp_path: Path) -> None:
+    write(tmp_path / "old", fiji__a=GOOD + "rate_limit: '2'\n", fiji__c=GOOD + "rate_limit: '2'\n")
+    (tmp_path / "old/fiji/b.yaml").write_bytes(GOOD.encode() + "name: Le Réveil\n".encode("latin-1"))
+    imported = import_folder(tmp_path / "old", tmp_path / "new", tmp_path)
+    assert [fix.path.stem for fix in imported.corrections] == ["a", "c"]
+    [mistake] = imported.checked.mistakes
+    assert "b.yaml is not UTF-8 text" in mistake.message
+    assert mistake.remedy == "Save it as UTF-8."
+
+
+def test_import_copies_nothing_when_a_file_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "old", fiji__a=GOOD, fiji__b=GOOD)
+    read = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path.stem == "b":
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(UsageError, match=r"b\.yaml cannot be read: Permission denied; nothing was copied"):
+        import_folder(tmp_path / "old", tmp_path / "new", tmp_path)
+    assert not (tmp_path / "new").exists()
+
+
+def test_every_mistake_in_a_list_and_in_a_template(tmp_path: Path) -> None:
+    text = GOOD.replace("body: .text", "body:\n      - .b:nth-of-type(2) p\n      - div > > p\n      - .text")
+    text = text.replace(
+        "url_template: https://paper.example/news/{num}",
+        "url_template:\n    - /{yeer}/{nmu}\n    - /news/{num}\n    - /old\n    - /{num:x}",
+    )
+    mistakes = check_folder(write(tmp_path, paper=text) / "paper.yaml", tmp_path).mistakes
+    assert [(problem.line, problem.remedy) for problem in mistakes] == [
+        (5, "Write {num}."),
+        (7, "Write {num} where it changes."),
+        (8, "Write {num:d}, or {num:02d} for two digits."),
+        (15, "Name the element before it, such as div:nth-of-type(2)."),
+        (16, "Correct the file."),
+    ]
+    assert "has {yeer} and {nmu}, which are not filled in" in mistakes[0].message
+    assert "is '.b:nth-of-type(2) p', which Shoal cannot use: *:nth-of-type() is not" in mistakes[3].message
+    assert "is 'div > > p', which is no CSS selector" in mistakes[4].message
+
+
+UNQUOTED = GOOD.replace(
+    "body: .text",
+    "body: #content   # the text\n    date:  # on no page\n    tags: #tags a\n    title:\n      - h1\n      - #it's",
+)
+
+
+def test_a_selector_that_yaml_reads_as_a_comment(tmp_path: Path) -> None:
+    checked = check_folder(write(tmp_path, paper=UNQUOTED) / "paper.yaml", tmp_path)
+    assert [(problem.line, problem.note) for problem in checked.problems] == [(10, False), (12, True), (15, False)]
+    assert checked.problems[0].message == "selectors.article.body has no value: #content is a comment in YAML."
+    assert checked.problems[1].message == "selectors.article.tags has no value: #tags a is a comment in YAML."
+    assert {problem.remedy for problem in checked.problems} == {"Put a selector that begins with # in quotes."}
+
+
+def test_import_quotes_selectors_that_yaml_reads_as_comments(tmp_path: Path) -> None:
+    write(tmp_path / "old", fiji__bad=UNQUOTED)
+    imported = import_folder(tmp_path / "old", tmp_path / "new", tmp_path)
+    lines = (tmp_path / "new/fiji/bad.yaml").read_text().splitlines()[9:]
+    assert lines == [
+        "    body: '#content'   # the text",
+        "    date:  # on no page",
+        "    tags: '#tags a'",
+        "    title:",
+        "      - h1",
+        """      - "#it's\"""",
+    ]
+    assert len(imported.corrections) == 3
+
+
+def test_import_keeps_the_other_keys_of_a_line(tmp_path: Path) -> None:
+    """What it cannot correct alone is listed."""
+    head, tail = GOOD.partition("listing:")[0], GOOD.partition("{num}\n")[2]
+    table = "listing: {type: pagination, url_template: '/{num}', foo: 1, start_pag: 2}\n"
+    split = "listing: {type: pagination, url_template: '/{num}',\n  author: me,\n  foo: 1}\n"
+    write(tmp_path / "old", fiji__one=head + table + tail, fiji__two=head + split + tail)
+    imported = import_folder(tmp_path / "old", tmp_path / "new", tmp_path)
+    one, two = ((tmp_path / f"new/fiji/{name}.yaml").read_text() for name in ("one", "two"))
+    assert one == head + table.replace("start_pag:", "start_page:") + tail
+    assert two == head + split.replace("  author", "#   author") + tail
+    assert [problem.message for problem in imported.checked.mistakes] == ["there is no key listing.foo."] * 2
+
+
+def test_other_scrapers_of_the_folder_are_no_newspapers(project: Project) -> None:
+    folder = write(project.folder / "configs", fiji__times=GOOD, fiji__own="scraper: own.py:own\n")
+    (project.folder / "own.py").write_text(
+        "from shoal import Scraper\nown = Scraper('own')\n@own.stage\ndef a(): ...\n"
+    )
+    (folder / "tonga").mkdir()
+    (folder / "tonga/broken.py").write_text("from shoal import Scraper\nScraper('x'\n")
+    done = project.shoal("newspapers", "check", "configs/", code=1)
+    assert "1 newspaper and 2 other scrapers: 1 mistake in 1 file." in done.stderr
+    assert "configs/tonga/broken.py:1: it is not valid Python: '(' was never closed (broken.py, line 2)" in done.stdout

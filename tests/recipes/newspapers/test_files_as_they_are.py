@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from shoal.config.settings import BROWSER_USER_AGENT
 from shoal.define.yaml_scraper import read_yaml_header
 from shoal.errors import InvalidScraper, Permanent, Skipped
 from shoal.fetch.page import Page
-from shoal.recipes.newspapers.client import BROWSER_USER_AGENT, NewspaperClient
+from shoal.recipes.newspapers.client import NewspaperClient
 from shoal.recipes.newspapers.dates import read_day
 from shoal.recipes.newspapers.json_paths import json_at
 from shoal.recipes.newspapers.kind import NewspaperContext
@@ -56,14 +57,47 @@ def test_cleaning_functions_by_bare_name(tmp_path: Path, place: str) -> None:
         ("return [1]", "tags", "it must return a list of texts"),
         ("return None if value else ''", "url", "cleaning.url: own returned NoneType; it must return a text"),
         ("return value['x']", "body", "cleaning.body: own failed with TypeError"),
+        ("return '/x'", "url", "cleaning.url: own returned '/x'; it must return an absolute URL"),
+        ("return ''", "url", "cleaning.url: own returned ''; it must return an absolute URL"),
+        ("return wait(value)", "title", "cleaning.title: own is asynchronous; write a plain function"),
     ],
 )
 def test_the_result_of_a_cleaning_function_is_checked(tmp_path: Path, code: str, field: str, words: str) -> None:
-    (tmp_path / "cleaning.py").write_text(f"def own(value):\n    {code}\n")
+    (tmp_path / "cleaning.py").write_text(f"async def wait(value):\n    return value\n\ndef own(value):\n    {code}\n")
     cleaner = context(tmp_path, cleaning={field: "own"}).cleaner
+    given = {"tags": ["a"], "url": f"{URL}/story/1"}
     with pytest.raises(Permanent, match="cleaning") as ended:
-        cleaner.clean(field, ["a"] if field == "tags" else "text")
+        cleaner.clean(field, given.get(field, "text"))
     assert words in str(ended.value)
+
+
+def test_an_article_whose_url_a_function_spoils_ends_with_that_reason(tmp_path: Path) -> None:
+    (tmp_path / "cleaning.py").write_text("def own(url):\n    return url.partition('.example')[2] or url\n")
+    paper = context(tmp_path, cleaning={"url": "own"})
+    page = cards([1]).replace("</ul>", '<li class="card"><h2><a href="mailto:us@paper.test">Write</a></h2></li></ul>')
+    (entry,) = paper.reader.listing(Page.of(f"{URL}/news/1", page)).entries
+    assert entry.url == f"{URL}/story/1"
+    assert entry.failure == "cleaning.url: own returned '/story/1'; it must return an absolute URL"
+
+
+@pytest.mark.parametrize("field", ["record_filter", "title"])
+@pytest.mark.parametrize("code", ["async def own(value):\n    return value", "def own(value):\n    yield value"])
+def test_an_asynchronous_function_is_a_mistake_of_the_file(tmp_path: Path, code: str, field: str) -> None:
+    """As a filter it would keep every article: what it returns is true."""
+    (tmp_path / "cleaning.py").write_text(code + "\n")
+    with pytest.raises(InvalidScraper, match=f"cleaning.{field}: own is asynchronous, or a generator") as refused:
+        context(tmp_path, cleaning={field: "own"})
+    assert refused.value.remedy == "Write a plain function that returns a value."
+
+
+def test_a_filter_that_returns_a_coroutine_keeps_nothing(tmp_path: Path) -> None:
+    (tmp_path / "cleaning.py").write_text(
+        "async def wait(record):\n    return False\n\ndef own(record):\n    return wait(record)\n"
+    )
+    paper = context(tmp_path, cleaning={"record_filter": "own"})
+    (entry,) = paper.reader.listing(Page.of(f"{URL}/news/1", cards([1]))).entries
+    with pytest.raises(Permanent, match=r"cleaning\.record_filter: own is asynchronous; write a plain function"):
+        paper.reader.article(Page.of(entry.url, story(1)), entry.url, entry.payload())
 
 
 @pytest.mark.parametrize("field", ["record_filter", "url", "title"])
@@ -116,6 +150,12 @@ def test_further_keys_of_json_paths_are_fields(tmp_path: Path) -> None:
     record = paper.reader.article(Page.of(entry.url, story(7)), entry.url, entry.payload())
     assert (record["section"], record["rating"], record["tags"]) == ("local", 4.5, ["Sea", "Reef"])
     assert "id" not in record
+
+
+def test_values_may_be_in_lists_of_lists(tmp_path: Path) -> None:
+    posts = [{"url": [["/story/1"]], "cats": [["Sea", "Reef"], ["Fish"]]}]
+    _, page = api(tmp_path, posts, {"url": "url", "tags": "cats[*]"})
+    assert (page.urls, page.entries[0].tags) == ((f"{URL}/story/1",), ("Sea", "Reef", "Fish"))
 
 
 def test_an_article_whose_json_has_everything_is_not_fetched(tmp_path: Path) -> None:
@@ -187,13 +227,21 @@ def test_a_filter_decides_early_only_without_the_page(tmp_path: Path, code: str,
         ("list[].x", [1, 2]),
         ("$.list[*].x", [1, 2]),
         ("list.tags.n", ["p", "q"]),
+        ("terms.n", ["p", "q", "r"]),
+        ("terms.*.n", ["p", "q", "r"]),
+        ("terms[*][*].n", ["p", "q", "r"]),
+        ("terms.1.n", ["r"]),
         ("list.9.x", None),
         ("a.b.c", None),
         ("nothing", None),
     ],
 )
 def test_paths_go_through_lists(path: str, value: Any) -> None:
-    answer = {"a": {"b": 1}, "list": [{"x": 1, "tags": [{"n": "p"}, {"n": "q"}]}, {"x": 2}]}
+    answer = {
+        "a": {"b": 1},
+        "list": [{"x": 1, "tags": [{"n": "p"}, {"n": "q"}]}, {"x": 2}],
+        "terms": [[{"n": "p"}, {"n": "q"}], [{"n": "r"}], []],
+    }
     assert json_at(answer, path) == value
 
 

@@ -216,6 +216,20 @@ def test_try_says_what_the_selectors_do_not_find(project: Project, page: str, wa
         assert warning in project.shoal("try", paper, f"{site.url}/news/1").stderr
 
 
+def test_try_of_an_article_warns_only_of_what_its_page_should_have(project: Project) -> None:
+    article = {"body": ".text p", "date": "time::attr(datetime)"}
+    with Site(extra={"/story/1": story(1), "/story/2": story(2, day="2024-06-05")}) as site:
+        paper = write_paper(project.folder, site.url, PAGES, selectors={**SELECTORS, "article": article})
+        tried = project.shoal("try", f"{paper}:article", f"{site.url}/story/1").stderr
+        assert 'why="check selectors.article.date"' in tried
+        assert "title of an article comes from the listing" in tried
+        assert "shoal try --payload" in tried
+        assert "article without" not in project.shoal("try", f"{paper}:article", f"{site.url}/story/2").stderr
+        given = ("--payload", '{"date": "2024-06-05"}')
+        tried = project.shoal("try", f"{paper}:article", f"{site.url}/story/2", *given).stderr
+        assert 'why="check selectors.thumbnail.title"' in tried
+
+
 def test_try_says_which_excluded_field_no_article_has(project: Project) -> None:
     with Site(extra={"/api/1": json.dumps({"posts": [{"url": "/story/1"}]})}) as site:
         listing = {
@@ -229,6 +243,41 @@ def test_try_says_which_excluded_field_no_article_has(project: Project) -> None:
         tried = project.shoal("try", paper, f"{site.url}/api/1")
     assert "no article of the page has sction, which exclude names" in tried.stderr
     assert 'why="check json_paths.date"' in tried.stderr
+
+
+@pytest.mark.parametrize(
+    ("template", "more", "why"),
+    [
+        ("/story/{id}-{slug}", {"slug": "meta.slug"}, "no article has {slug} of url_construction_template"),
+        (None, {"url": "link"}, "json_paths.url finds nothing in 1 articles"),
+        (None, {"url": "link", "collection": "items"}, "json_paths.collection is empty"),
+    ],
+)
+def test_what_an_api_lacks_is_named(project: Project, template: str | None, more: dict[str, str], why: str) -> None:
+    with Site(extra={"/api/1": json.dumps({"posts": [{"id": 7}]})}) as site:
+        listing = {
+            "type": "api",
+            "pagination_type": "page",
+            "url_template": "/api/{page}",
+            "json_paths": {"collection": "posts", "id": "id", **more},
+            **({"url_construction_template": template} if template else {}),
+        }
+        paper = write_paper(project.folder, site.url, listing, selectors={"article": {"body": ".text p"}})
+        assert f'why="{why}: check json_paths"' in project.shoal("try", paper, f"{site.url}/api/1").stderr
+        ran = project.shoal("run", paper, code=1).stderr
+    assert (why in ran) == bool(template)
+
+
+def test_a_file_that_is_no_list_of_articles_is_said_at_once(project: Project) -> None:
+    with Site(extra=paged(1)) as site:
+        paper = write_paper(project.folder, site.url, PAGES)
+        folder = project.folder / "data/fiji/times"
+        folder.mkdir(parents=True)
+        (folder / "news_old.csv").write_text("link,title\n")
+        project.shoal("run", paper, code=1)
+        (dead,) = [item for item in project.items() if item.state == "dead"]
+        assert (dead.outcome, dead.tries) == ("permanent", 1)
+        assert (dead.error or "").endswith("news_old.csv has no column url. Move it away, or take it out of known.")
 
 
 async def test_a_failed_request_waits_at_least_retry_seconds(tmp_path: Path) -> None:

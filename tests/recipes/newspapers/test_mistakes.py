@@ -57,8 +57,8 @@ def test_the_smallest_file(tmp_path: Path) -> None:
         (changed("  type: pagination\n", ""), 2, "listing.type is missing."),
         (GOOD + "rate_limit: fast\n", 11, "rate_limit is not right: it must be a number, not a text."),
         (GOOD + "concurrency: 0\n", 11, "concurrency is not right: it must be a whole number >= 1."),
-        (GOOD + "client: browser\n", 11, "client is browser, but newspapers are fetched without one"),
-        (GOOD + "client: curl\n", 11, "client must be browser or http."),
+        (GOOD + "client: browser\n", 11, "client is browser, but newspapers are fetched without a browser: over HTTP."),
+        (GOOD + "client: playwright\n", 11, "client is playwright, but newspapers are fetched without a browser"),
         (changed("https://paper.example\n", "paper.example\n"), 1, "base_url: 'paper.example' is not a valid absolute"),
         (changed("/news/{num}", "/news"), 4, "the same for every page: 'https://paper.example/news' has no {num}."),
         (changed("/news/{num}", "/news#{num}"), 4, "listing.url_template leads to the same page twice"),
@@ -147,6 +147,15 @@ def test_a_mistake_is_reported_in_one_sentence(tmp_path: Path, text: str, line: 
     assert "\n" not in message
     assert refused.value.remedy
     assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize("paths", ["{url: link}", '{collection: "", url: link}', "{collection: , url: link}"])
+def test_the_path_of_the_articles_may_be_the_response(tmp_path: Path, paths: str) -> None:
+    api = API.replace("{collection: posts, url: link}", paths)
+    (tmp_path / "paper.yaml").write_text(changed("type: pagination", api).replace("{num}", "{offset}"))
+    with pytest.raises(InvalidScraper, match=r"line 5: listing\.json_paths\.collection is missing") as refused:
+        load_scraper("paper.yaml", {}, tmp_path)
+    assert refused.value.remedy == "Write the path of the list of articles, or $ if the response is that list."
 
 
 def test_a_key_without_a_value_is_as_if_it_were_not_there(tmp_path: Path) -> None:

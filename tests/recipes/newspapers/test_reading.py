@@ -44,6 +44,11 @@ NOW = dt.datetime(2024, 6, 5, 1, 30, tzinfo=dt.UTC)
         ("3 days ago", "2024-06-02"),
         ("Yesterday", "2024-06-04"),
         ("today, 10:15", "2024-06-05"),
+        ("05 มิถุนายน 2567", "2024-06-05"),
+        ("5/6/2567", "2024-06-05"),
+        ("5 June 2025", "2025-06-05"),
+        ("7 June 2025", None),
+        ("5 June 2042", None),
         ("3 months ago", None),
         ("2024-13-45", None),
         ("31 February 2024", None),
@@ -86,6 +91,15 @@ def test_each_selector_of_a_group_has_its_own_pseudo_element() -> None:
     assert text(page, "h1, a[title='y,z']::attr(title)") == "y,z"
     assert link(page, "i a, li, a") == "/a"
     assert class_reading(".card wide::text, a.b lead") == ".card.wide::text, a.b.lead"
+
+
+@pytest.mark.parametrize(
+    "selector",
+    ["p:not(.a, .b)", "p:not(.a):not(i, .b)", "p:not([title='x,)'], .b)", "p:-soup-contains('three')"],
+)
+def test_selectors_of_other_libraries(selector: str) -> None:
+    page = Selector(text="<p class=a title='x,)'>one</p><p class=b>two</p><p>three</p>")
+    assert texts(page, selector) == texts(page, f"{selector}::text, u") == ["three"]
 
 
 @pytest.mark.parametrize("selector", [".content *::text", ".content div, .content p", ".content, .content b::text"])

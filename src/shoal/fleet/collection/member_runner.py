@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from shoal.define.counters import KNOWN, LEFT_OUT, NEW
 from shoal.errors import AttemptEnded, LedgerError, NotAllowed, Permanent, ShoalError, Transient, UsageError
 from shoal.export import export_run
 from shoal.export.coverage import CoverageRules, check_coverage, has_only_failures, summarize_warnings
@@ -60,8 +61,8 @@ async def member_outcome(
 ) -> MemberOutcome:
     """Success: all items done or skipped, with records; with `updates` also when nothing was new.
 
-    Warning: dead items within `max_dead`, no records, or fields that are empty in too many of them. Failed: more dead
-    items, or nothing but dead ones.
+    Warning: dead items within `max_dead`, no records, or fields that are empty in too many of them. With `updates` no
+    records are one when everything was left out and nothing is known. Failed: more dead items, or only dead ones.
     """
     counts = await ledger.reads.stats(run.id)
     if run.state is RunState.CANCELLED:
@@ -69,19 +70,30 @@ async def member_outcome(
     if run.state is not RunState.FINISHED:
         left = f"unfinished, {pluralize(counts.remaining, 'item')} left"
         return MemberOutcome(status=MemberStatus.FAILED, reason=left, counts=counts)
+    empty = summarize_warnings(await check_coverage(ledger, run, rules), 2)
     if counts.dead:
         groups = (await read_failures(ledger, run.id)).groups
         main = f": {groups[0].outcome}, {groups[0].display_text}" if groups else ""
-        reason = f"{counts.dead} of {pluralize(counts.total, 'item')} dead{main}"
+        dead = f"{counts.dead} of {pluralize(counts.total, 'item')} dead{main}"
         too_many = max_dead.exceeded(counts.dead, counts.wanted) or await has_only_failures(ledger, run.id, counts)
         return MemberOutcome(
-            status=MemberStatus.FAILED if too_many else MemberStatus.WARNING, reason=reason, counts=counts
+            status=MemberStatus.FAILED if too_many else MemberStatus.WARNING,
+            reason=f"{dead}; {empty}" if empty else dead,
+            counts=counts,
         )
-    if not counts.results and not updates:
-        return MemberOutcome(status=MemberStatus.WARNING, reason="no records", counts=counts)
-    if empty := await check_coverage(ledger, run, rules):
-        return MemberOutcome(status=MemberStatus.WARNING, reason=summarize_warnings(empty, 2), counts=counts)
+    if not counts.results and (reason := await _why_no_records(ledger, run) if updates else "no records"):
+        return MemberOutcome(status=MemberStatus.WARNING, reason=reason, counts=counts)
+    if empty:
+        return MemberOutcome(status=MemberStatus.WARNING, reason=empty, counts=counts)
     return MemberOutcome(status=MemberStatus.SUCCESS, counts=counts)
+
+
+async def _why_no_records(ledger: Ledger, run: Run) -> str:
+    """Why a run that stores only what is new has no records; empty if that may be right."""
+    counted = await ledger.reads.author_counts(run.id)
+    if counted.get(KNOWN) or not (counted.get(NEW) or counted.get(LEFT_OUT)):
+        return ""
+    return "no records: everything was left out"
 
 
 class MemberDefaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,9 +115,11 @@ class MemberDefaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemberRunner:
-    """Runs each member in a child process with this environment."""
+    """Runs each member in a child process. `environment`: that of the member whose runs have this name."""
 
-    def __init__(self, ledger: Ledger, environment: Mapping[str, str], defaults: MemberDefaults) -> None:
+    def __init__(
+        self, ledger: Ledger, environment: Callable[[str], Mapping[str, str]], defaults: MemberDefaults
+    ) -> None:
         self._ledger = ledger
         self._environment = environment
         self._defaults = defaults
@@ -192,7 +206,7 @@ class MemberRunner:
         self, member: Member, idempotency_key: str, file: Path, log: Log, began: dt.datetime
     ) -> ProcessExit:
         command = member_command(member, self._defaults.output)
-        child = await self._start((*command, "--idempotency-key", idempotency_key), file)
+        child = await self._start((*command, "--idempotency-key", idempotency_key), member.name, file)
         log.info("member started", pid=child.pid, log=str(file))
         self._running.add(child)
 
@@ -213,13 +227,13 @@ class MemberRunner:
             await self._mark_dead(child, idempotency_key, began)
         return ended
 
-    async def _start(self, arguments: tuple[str, ...], file: Path) -> ChildProcess:
+    async def _start(self, arguments: tuple[str, ...], name: str, file: Path) -> ChildProcess:
         foreground = self._defaults.foreground
         own = {"SHOAL_LOG_DIR": str(file.parent)} if foreground else {}
         child = ChildProcess(
             ChildCommand(
                 arguments=arguments,
-                environment={**self._environment, **own},
+                environment={**self._environment(name), **own},
                 stop_timeout=self._defaults.stop_timeout,
                 log=None if foreground else file,
             )

@@ -1,8 +1,9 @@
 """The members of a collection: the scrapers in a folder, which of them are chosen, and which form a group.
 
 A member is a YAML file such as `configs/fiji/fijitimes.yaml`, or a Python file that makes a `Scraper`. Its section is
-the folder it lies in, unless the YAML names another. Members with the same file name in several sections form a group;
-a YAML may name another group, also for those of its name that name none.
+the folder it lies in, unless the YAML names another. Members with the same name in several sections form a group: the
+name that their YAML states, else that of their file. A YAML may name another group, also for those of its name that
+name none.
 """
 
 from __future__ import annotations
@@ -50,6 +51,15 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> str:
         return f"{self.section}/{self.title}"
+
+    @property
+    def is_yaml(self) -> bool:
+        return self.path.suffix in SUFFIXES
+
+    @property
+    def own_name(self) -> str:
+        """What it is called in every section: by its YAML, or by its file."""
+        return self.name.removeprefix(f"{self.section}.")
 
 
 class MemberFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -256,13 +266,24 @@ def _calls_scraper_class(path: Path) -> bool:
     )
 
 
+def syntax_problem(path: Path) -> str | None:
+    """Why a file is no valid Python; its code is not run."""
+    try:
+        compile(path.read_bytes(), path, "exec", dont_inherit=True)
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}."
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return f"it is not valid Python: {error}"
+    return None
+
+
 def _with_group(member: Member, all_members: Sequence[Member]) -> Member:
-    """With its group: the one it names, else one that a namesake names, else its title if several have it."""
+    """With its group: the one it names, else one that a namesake names, else its name if several have it."""
     if member.group is not None:
         return member
-    namesakes = [other for other in all_members if other.title == member.title]
+    namesakes = [other for other in all_members if other.own_name == member.own_name]
     named = next((other.group for other in namesakes if other.group is not None), None)
-    return msgspec.structs.replace(member, group=named or member.title) if len(namesakes) > 1 else member
+    return msgspec.structs.replace(member, group=named or member.own_name) if len(namesakes) > 1 else member
 
 
 def _matches(member: Member, patterns: Sequence[str]) -> bool:

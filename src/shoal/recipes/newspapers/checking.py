@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -12,18 +13,20 @@ from typing import Any, get_args
 import msgspec
 
 from shoal.define.load import load_scraper
-from shoal.define.yaml_file import InvalidYaml, read_yaml
-from shoal.define.yaml_scraper import DEFAULT_SCRAPER, HEADER_KEYS, SUFFIXES, YamlHeader, read_yaml_header
+from shoal.define.yaml_file import InvalidYaml, YamlFile, read_yaml
+from shoal.define.yaml_scraper import DEFAULT_SCRAPER, HEADER_KEYS, YamlHeader, read_yaml_header
 from shoal.errors import ShoalError
-from shoal.fleet.collection.members import Member, discover
+from shoal.fleet.collection.members import Member, discover, syntax_problem
 from shoal.recipes.newspapers.kind import NewspaperContext
 from shoal.recipes.newspapers.selectors import class_reading
-from shoal.recipes.newspapers.settings import Listing, as_tuple
+from shoal.recipes.newspapers.settings import Listing
 
 # A file with more mistakes is shown with this many, and a note that there are more.
 MAX_PROBLEMS = 50
 # A mistake may take several rounds; a file whose mistakes cannot be left out ends with these.
 MAX_ROUNDS = 4 * MAX_PROBLEMS
+# `body: #content`, also with a comment behind it; other comments have a space behind their #.
+SELECTOR_IN_COMMENT = re.compile(r"(?P<before>[:-]\s+)(?P<selector>#[A-Za-z_-].*?)(?P<after>\s+#\s.*|\s*)$")
 # Stand in for required keys that are missing or wrong, so that the rest of the file can be checked.
 _PLACEHOLDERS: dict[tuple[str, ...], Any] = {
     ("base_url",): "https://paper.example",
@@ -58,9 +61,12 @@ class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckedFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found in a folder: how many newspapers there are, and their problems in the order of the files."""
+    """What was found in a folder: how many newspapers and other scrapers there are, and their problems in the order of
+    the files.
+    """
 
     newspapers: int
+    others: int = 0
     problems: tuple[FileProblem, ...]
 
     @property
@@ -74,13 +80,17 @@ def check_folder(folder: Path, start: Path) -> CheckedFolder:
         return CheckedFolder(newspapers=1, problems=tuple(check_file(folder, start)))
     members = discover(folder)
     problems = [problem for member in members for problem in _check_member(member, start)]
-    return CheckedFolder(newspapers=len(members), problems=tuple(problems))
+    # Of a file that cannot be read nobody knows the kind.
+    newspapers = sum(member.updates or (member.is_yaml and member.broken is not None) for member in members)
+    return CheckedFolder(newspapers=newspapers, others=len(members) - newspapers, problems=tuple(problems))
 
 
 def check_file(path: Path, start: Path) -> Iterator[FileProblem]:
     """The mistakes and notes of one file in the order of its lines, and whether it has more mistakes."""
     mistakes = list(itertools.islice(_mistakes(path, start), MAX_PROBLEMS + 1))
-    yield from sorted([*mistakes[:MAX_PROBLEMS], *_notes(path)], key=lambda problem: problem.line)
+    mistaken = {problem.keys for problem in mistakes}
+    notes = [problem for problem in _notes(path) if problem.keys not in mistaken]
+    yield from sorted([*mistakes[:MAX_PROBLEMS], *notes], key=lambda problem: problem.line)
     if len(mistakes) > MAX_PROBLEMS:
         message = f"there are more mistakes than these {MAX_PROBLEMS}."
         yield FileProblem(
@@ -89,8 +99,10 @@ def check_file(path: Path, start: Path) -> Iterator[FileProblem]:
 
 
 def _check_member(member: Member, start: Path) -> Iterator[FileProblem]:
-    found = list(check_file(member.path, start)) if member.path.suffix in SUFFIXES else []
-    yield from found
+    if member.is_yaml:
+        yield from check_file(member.path, start)
+    elif (problem := syntax_problem(member.path)) is not None:
+        yield FileProblem(path=member.path, line=1, message=problem, remedy="Correct it.")
     if member.clashes and member.broken is not None:
         remedy = "Rename one of the two files, or give it another name: or country:."
         yield FileProblem(path=member.path, line=1, message=member.broken, remedy=remedy)
@@ -127,6 +139,7 @@ def _mistake_of_other_kind(path: Path, start: Path) -> Iterator[FileProblem]:
 
 def _setting_mistakes(header: YamlHeader) -> Iterator[FileProblem]:
     settings: dict[str, Any] = copy.deepcopy(dict(header.settings))
+    in_comments = {problem.keys: problem for problem in _selectors_in_comments(read_yaml(header.path))}
     replaced: set[tuple[str | int, ...]] = set()
     for _ in range(MAX_ROUNDS):
         try:
@@ -137,7 +150,8 @@ def _setting_mistakes(header: YamlHeader) -> Iterator[FileProblem]:
             is_known = any(keys[: len(known)] == known for known in replaced)
             is_unused = error.problem.startswith("there is no key")
             if not is_known and not (is_unused and _belongs_to_a_listing(keys, header.settings)):
-                yield _problem(error)
+                in_comment = in_comments.get(keys)
+                yield _problem(error) if in_comment is None else msgspec.structs.replace(in_comment, note=False)
             while keys in replaced:  # its replacement is refused too, so the table that has it is replaced
                 keys = keys[:-1]
             replaced.add(keys)
@@ -165,8 +179,9 @@ def _replace(settings: dict[str, Any], keys: Sequence[str | int]) -> bool:
             return False
     last, placeholder = keys[-1], _placeholder(settings, tuple(str(key) for key in keys))
     if isinstance(inner, list) and isinstance(last, int) and last < len(inner):
-        # A list keeps its length, so that later positions stay right.
-        inner[last] = "a"
+        # A list keeps its length, so that later positions stay right; templates differ from each other.
+        template = _placeholder(settings, tuple(str(key) for key in keys[:-1]))
+        inner[last] = f"/{last}{template}" if isinstance(template, str) and template.startswith("/") else "a"
         return True
     if not isinstance(inner, dict):
         return False
@@ -217,20 +232,46 @@ def _notes(path: Path) -> Iterator[FileProblem]:
         yield FileProblem(
             path=path, line=file.line_of(keys), message=message, remedy="Remove it.", note=True, keys=keys
         )
+    for keys, selector in _given_selectors(file):
+        # What is no text is a mistake.
+        if isinstance(selector, str) and (read := class_reading(selector)) is not None:
+            yield FileProblem(
+                path=path,
+                line=file.line_of(keys),
+                message=f"{'.'.join(map(str, keys[:3]))} is {selector!r}: where that matches nothing, {read!r} is.",
+                remedy=f"Write {read!r} if it was a class attribute.",
+                note=True,
+                keys=keys,
+            )
+    yield from _selectors_in_comments(file)
+
+
+def _selectors_in_comments(file: YamlFile) -> Iterator[FileProblem]:
+    """Selectors that begin with # and are not in quotes: YAML does not read them."""
+    lines = file.path.read_text(encoding="utf-8-sig").splitlines()
+    for keys, selector in _given_selectors(file):
+        line = file.line_of(keys)
+        found = SELECTOR_IN_COMMENT.search(lines[line - 1]) if selector is None else None
+        if found is not None:
+            yield FileProblem(
+                path=file.path,
+                line=line,
+                message=f"{'.'.join(map(str, keys[:3]))} has no value: {found['selector']} is a comment in YAML.",
+                remedy="Put a selector that begins with # in quotes.",
+                note=True,
+                keys=keys,
+            )
+
+
+def _given_selectors(file: YamlFile) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Each value below `selectors` with its keys, also each of a list."""
     tables = file.values.get("selectors")
     for table, fields in tables.items() if isinstance(tables, dict) else ():
         for field, value in fields.items() if isinstance(fields, dict) else ():
-            for selector in as_tuple(tuple(value) if isinstance(value, list) else value):
-                if (read := class_reading(selector)) is not None:
-                    keys = ("selectors", table, field)
-                    yield FileProblem(
-                        path=path,
-                        line=file.line_of(keys),
-                        message=f"{'.'.join(map(str, keys))} is {selector!r}: where that matches nothing, {read!r} is.",
-                        remedy=f"Write {read!r} if it was a class attribute.",
-                        note=True,
-                        keys=keys,
-                    )
+            if isinstance(value, list):
+                yield from ((("selectors", table, field, position), each) for position, each in enumerate(value))
+            else:
+                yield ("selectors", table, field), value
 
 
 def _problem(error: InvalidYaml) -> FileProblem:

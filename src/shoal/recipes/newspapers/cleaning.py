@@ -132,7 +132,7 @@ class FieldCleaner:
         Raises Permanent for a function that fails or returns another type.
         """
         for name, function in self._functions[field] if value else ():
-            value = _checked(field, name, _call(field, name, function, value))
+            value = _checked(field, name, _call(field, name, function, value), value)
             if not value:
                 break
         return value
@@ -151,10 +151,10 @@ class FieldCleaner:
 
     def may_keep(self, known: Mapping[str, Any]) -> bool:
         """Whether no filter refuses a record with these fields, whatever the others will be."""
-        for _, function in self._functions["record_filter"]:
+        for name, function in self._functions["record_filter"]:
             record = _PartialRecord(known)
             try:
-                kept = function(record)
+                kept = _waited_for_nothing("record_filter", name, function(record))
             except (_NotKnownYet, Exception):  # it is called again with the whole record, and reported then
                 continue
             if not kept and not record.incomplete:
@@ -177,6 +177,11 @@ class FieldCleaner:
             raise yaml_error(header, ["cleaning", field], message, remedy=problem.remedy) from problem
         if not callable(function):
             raise yaml_error(header, ["cleaning", field], f"cleaning.{field}: {name} is no function.")
+        if _is_asynchronous(function):
+            message = f"cleaning.{field}: {name} is asynchronous, or a generator."
+            raise yaml_error(
+                header, ["cleaning", field], message, remedy="Write a plain function that returns a value."
+            )
         if _returns_nothing(function):
             message = f"cleaning.{field}: {name} never returns a value."
             raise yaml_error(header, ["cleaning", field], message, remedy="Add the `return` that is missing.")
@@ -238,22 +243,43 @@ def _returns_nothing(function: object) -> bool:
     return not any(isinstance(node, ast.Return) and node.value is not None for node in ast.walk(code))
 
 
+def _is_asynchronous(function: object) -> bool:
+    """Whether its call returns something that would have to be run first, and counts as true."""
+    kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+    return any(is_kind(function) for is_kind in kinds)
+
+
+def _waited_for_nothing(field: str, name: str, result: Any) -> Any:
+    """The result of a function. Raises Permanent for one that somebody would have to wait for."""
+    if not inspect.isawaitable(result):
+        return result
+    if inspect.iscoroutine(result):
+        result.close()
+    raise Permanent(f"cleaning.{field}: {name} is asynchronous; write a plain function")
+
+
 def _call(field: str, name: str, function: Function, value: Any) -> Any:
     try:
-        return function(value)
+        return _waited_for_nothing(field, name, function(value))
     except AttemptEnded:
         raise
     except Exception as error:
         raise Permanent(f"cleaning.{field}: {name} failed with {error_summary(error)}") from error
 
 
-def _checked(field: str, name: str, value: Any) -> Any:
-    """The result of a cleaning function. Raises Permanent if a record could not have it."""
+def _checked(field: str, name: str, value: Any, given: Any) -> Any:
+    """The result of a cleaning function for a given value. Raises Permanent if a record could not have it."""
     if field == "date" and isinstance(value, dt.date):
         return value.isoformat()[:10]
     if field == "tags" and isinstance(value, list | tuple) and all(isinstance(tag, str) for tag in value):
         return list(value)
+    if field == "url" and isinstance(value, str) and _is_web_url(given) and not _is_web_url(value):
+        raise Permanent(f"cleaning.url: {name} returned {value!r}; it must return an absolute URL")
     if (value is None and field != "url") or (isinstance(value, str) and field != "tags"):
         return value
     wanted = "a list of texts" if field == "tags" else "a text"
     raise Permanent(f"cleaning.{field}: {name} returned {type(value).__name__}; it must return {wanted}")
+
+
+def _is_web_url(text: str) -> bool:
+    return text.startswith(("http://", "https://"))

@@ -6,6 +6,7 @@ import os
 from base64 import b64encode
 from collections.abc import Mapping
 
+from shoal.config.settings import BROWSER_AGENT, BROWSER_USER_AGENT
 from shoal.define.context import Http
 from shoal.define.yaml_scraper import YamlHeader, yaml_error
 from shoal.errors import Blocked, Permanent, Transient
@@ -13,17 +14,12 @@ from shoal.fetch.page import Page
 from shoal.model.url_key import host_or_none
 from shoal.recipes.newspapers.settings import HeaderAuth, Newspaper, as_tuple
 
-# What a browser sends, for sites that refuse other clients.
-BROWSER_USER_AGENT = (
-    "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/139.0.0.0 Safari/537.36"
-)
-
 
 class NewspaperClient:
     """Fetches pages with the headers and the login of the file."""
 
     def __init__(self, header: YamlHeader, paper: Newspaper) -> None:
-        agent = BROWSER_USER_AGENT if paper.user_agent == "browser" else paper.user_agent
+        agent = BROWSER_USER_AGENT if paper.user_agent == BROWSER_AGENT else paper.user_agent
         self._headers = {**({"User-Agent": agent} if agent else {}), **paper.headers}
         self._retry_seconds = paper.retry_seconds
         self._login = _login(header, paper)

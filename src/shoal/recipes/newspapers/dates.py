@@ -29,6 +29,10 @@ _SECONDS = {"sec": 1, "min": 60, "hou": 3_600, "hr": 3_600, "day": 86_400, "wee"
 _EPOCH = re.compile(r"\d{10}(?:\d{3})?(?:\.\d+)?")
 # A day, a word or two, and a year, with or without other words around it.
 _IN_WORDS = re.compile(r"\d{1,2}(?:\.|er|º|ª|°)?\s+(?:d[eu']\s*)?[^\W\d_]{3,}\.?,?(?:\s+del?)?\s+\d{4}", re.IGNORECASE)
+# Thailand counts from the year 543 before ours.
+THAI_YEARS = 543
+# Further ahead no newspaper dates its articles.
+MAX_DAYS_AHEAD = 366
 # Longer texts are no dates, and would be slow.
 MAX_FOREIGN_CHARACTERS = 60
 
@@ -37,8 +41,17 @@ def read_day(text: str, *, now: dt.datetime, month_first: bool = False, language
     """The day in a text, None if there is none. 3/4/2024 is in April unless `month_first` is set.
 
     `language`: the code of the text's language; without it many are tried. A time zone is ignored: the day is the one
-    that is written.
+    that is written. A day more than a year ahead is none, unless it is one of the Thai calendar.
     """
+    day = _written_day(text, now, month_first, language)
+    latest = now.date() + dt.timedelta(days=MAX_DAYS_AHEAD)
+    if day is None or day <= latest:
+        return day
+    thai = _day(day.year - THAI_YEARS, day.month, day.day)
+    return thai if thai is not None and now.year - 100 <= thai.year and thai <= latest else None
+
+
+def _written_day(text: str, now: dt.datetime, month_first: bool, language: str | None) -> dt.date | None:
     text = " ".join(text.split())
     if _EPOCH.fullmatch(text):
         seconds = float(text)

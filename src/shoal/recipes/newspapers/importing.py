@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import difflib
 import re
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from shoal.define.yaml_file import read_yaml
 from shoal.define.yaml_scraper import SUFFIXES
-from shoal.errors import NotFound, UsageError
-from shoal.recipes.newspapers.checking import CheckedFolder, FileProblem, check_file, check_folder
+from shoal.errors import NotFound, ShoalError, UsageError
+from shoal.recipes.newspapers.checking import (
+    SELECTOR_IN_COMMENT,
+    CheckedFolder,
+    FileProblem,
+    check_file,
+    check_folder,
+)
 from shoal.recipes.newspapers.selectors import class_reading
 
 # Each round corrects one line of a file.
@@ -54,13 +60,23 @@ def import_folder(source: Path, destination: Path, start: Path) -> ImportedFolde
     existing = [path for path in targets if path.exists()]
     if existing:
         raise UsageError(f"{existing[0]} exists already; nothing was copied.", remedy="Choose an empty folder.")
-    for path, target in zip(files, targets, strict=True):
+    for content, target in zip([_content(path) for path in files], targets, strict=True):
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
+        target.write_bytes(content)
     corrections = [fix for target in targets if target.suffix in SUFFIXES for fix in _correct(target, start)]
     copied = sum(target.suffix in SUFFIXES for target in targets)
     checked = check_folder(destination, start) if copied else CheckedFolder(newspapers=0, problems=())
     return ImportedFolder(copied=copied, corrections=tuple(corrections), checked=checked)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror}; nothing was copied.",
+            remedy="Change its permissions, or move it.",
+        ) from None
 
 
 def _correct(path: Path, start: Path) -> list[Correction]:
@@ -72,10 +88,18 @@ def _correct(path: Path, start: Path) -> list[Correction]:
             break
         problem = left[0]
         tried.add(problem.message)
+        if not problem.keys:  # it may be no UTF-8 text
+            continue
         text = path.read_text(encoding="utf-8-sig")
         lines = text.splitlines()
-        if (fixed := _fix(lines, problem)) is not None:
-            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        if (fixed := _fix(lines, problem)) is None:
+            continue
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        try:
+            read_yaml(path)
+        except ShoalError:  # such as a line that also ended a table
+            path.write_text(text, encoding="utf-8")
+        else:
             made.append(Correction(path=path, line=problem.line, message=fixed))
     return made
 
@@ -83,13 +107,18 @@ def _correct(path: Path, start: Path) -> list[Correction]:
 def _fix(lines: list[str], problem: FileProblem) -> str | None:
     """Change the lines if the mistake is mechanical. Returns what was changed."""
     at = problem.line - 1
-    if not problem.keys or at >= len(lines):
+    if at >= len(lines):
         return None
     key = str(problem.keys[-1])
     if found := _UNKNOWN.match(problem.message):
         return _fix_unknown(lines, at, key, found[2])
     if found := _CHOICE.match(problem.message):
         return _replace_value(lines, at, r"(:\s*)([\"']?)\w+\2(?=\s*(?:#|$))", rf"\1{found[1]}", f"{key} is {found[1]}")
+    if (found := SELECTOR_IN_COMMENT.search(lines[at])) and problem.message.endswith("is a comment in YAML."):
+        quote = '"' if "'" in found["selector"] else "'"
+        quoted = f"{quote}{found['selector']}{quote}"
+        lines[at] = f"{lines[at][: found.start()]}{found['before']}{quoted}{found['after']}"
+        return f"{quoted} is in quotes"
     if problem.note and problem.keys[0] == "selectors":
         return _join_classes(lines, at)
     if "must be a number" in problem.message or "must be a whole number" in problem.message:
@@ -99,11 +128,13 @@ def _fix(lines: list[str], problem: FileProblem) -> str | None:
     return None
 
 
-def _fix_unknown(lines: list[str], at: int, key: str, meant: str | None) -> str:
+def _fix_unknown(lines: list[str], at: int, key: str, meant: str | None) -> str | None:
     last = (meant or "").rpartition(".")[2]
     if last and difflib.SequenceMatcher(None, key, last).ratio() >= _CLOSE and not _has_sibling(lines, at, last):
         lines[at] = re.sub(rf"\b{re.escape(key)}(?=\s*:)", last, lines[at], count=1)
         return f"{key} is called {last}"
+    if not re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*:", lines[at]):
+        return None  # one of several keys in the line
     for position in _block(lines, at):
         lines[position] = f"# {lines[position]}"
     return f"{key} is not used, and is a comment now"
@@ -119,6 +150,8 @@ def _block(lines: Sequence[str], at: int) -> list[int]:
 
 
 def _has_sibling(lines: Sequence[str], at: int, key: str) -> bool:
+    if re.search(rf"\b{re.escape(key)}\s*:", lines[at]):
+        return True
     indent = re.match(r"\s*", lines[at])
     return any(re.match(rf"{indent[0] if indent else ''}{re.escape(key)}\s*:", line) for line in lines)
 

@@ -13,7 +13,7 @@ def json_at(value: Any, path: str | None) -> Any:
     """The value at a path; None if there is none.
 
     Names have dots between them; a number is a position in a list, also as `[0]`. A name on a list takes that name of
-    each entry, `[]` and `[*]` all entries: the result is then a list. `$` is the whole response.
+    each entry, also of lists in it, `[]` and `[*]` all entries: the result is then a list. `$` is the whole response.
     """
     if path is None:
         return None
@@ -31,9 +31,17 @@ def _step(value: Any, name: str) -> Any:
         return value if name == "*" and isinstance(value, list) else None
     if name.isdigit():
         return value[int(name)] if int(name) < len(value) else None
-    found = [each.get(name) for each in value if isinstance(each, dict)]
-    flat = [part for each in found for part in (each if isinstance(each, list) else [each]) if part is not None]
-    return flat or None
+    found = [each.get(name) for each in _entries(value) if isinstance(each, dict)]
+    return [part for part in _entries(found) if part is not None] or None
+
+
+def _entries(value: list[Any]) -> Iterator[Any]:
+    """The entries of a list, and those of the lists in it."""
+    for each in value:
+        if isinstance(each, list):
+            yield from _entries(each)
+        else:
+            yield each
 
 
 def scalar(value: Any) -> str | None:
@@ -43,8 +51,8 @@ def scalar(value: Any) -> str | None:
 
 
 def scalars(value: Any) -> Iterator[str]:
-    """The texts and numbers of a value or of a list."""
-    for each in value if isinstance(value, list) else [value]:
+    """The texts and numbers of a value or of a list, and of lists in it."""
+    for each in _entries([value]):
         if isinstance(each, str | int | float) and not isinstance(each, bool):
             text = str(each).strip()
             if text:

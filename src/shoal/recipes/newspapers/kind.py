@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from shoal.define.context import EarlierRuns, Http, Item
+from shoal.define.counters import KNOWN, LEFT_OUT, NEW, Counters
 from shoal.define.scraper import Scraper
 from shoal.define.stage import AnyStage
 from shoal.define.yaml_scraper import YamlHeader
@@ -37,7 +38,7 @@ LISTING_SECONDS = 300.0
 SHOWN_INCOMPLETE = 3
 # An article that failed is tried again in so many further runs.
 MAX_FAILED_RUNS = 5
-LEFT_OUT = "check listing.exclude, cleaning.url and cleaning.record_filter"
+WHY_LEFT_OUT = "check listing.exclude, cleaning.url and cleaning.record_filter"
 NO_CONTAINER = "no element matches selectors.thumbnail.container: check selectors.thumbnail"
 
 
@@ -152,10 +153,13 @@ def newspaper(header: YamlHeader) -> Scraper:
     paper = context.paper
     scraper.files += context.cleaner.files
 
-    async def listing(item: Item, http: Http, earlier: EarlierRuns, log: Log) -> AsyncIterator[NewItem]:
+    async def listing(
+        item: Item, http: Http, earlier: EarlierRuns, counters: Counters, log: Log
+    ) -> AsyncIterator[NewItem]:
         # An item without a URL marks an article, see `Paging.newest_article`: that it is done is what it says.
-        for new in await _read_listing_page(context, scraper, item, http, earlier, log) if item.url else ():
-            yield new
+        if item.url is not None:
+            for new in await _read_listing_page(context, scraper, item, http, earlier, counters, log):
+                yield new
 
     incomplete = itertools.count(1)
 
@@ -168,7 +172,7 @@ def newspaper(header: YamlHeader) -> Scraper:
         record = context.reader.article(page, item.url or "", item.payload)
         empty = [name for name in ("title", "date") if not record[name]]
         if empty and next(incomplete) <= SHOWN_INCOMPLETE:
-            log.warning("article without " + " and ".join(empty), why="check the selectors, or json_paths")
+            _report_empty(context, empty, item, log)
         period = item.payload.get("period")
         if period is None:
             yield record
@@ -211,7 +215,13 @@ def _retry_page_item(listing: AnyStage, url: str, paging: Paging | None = None) 
 
 
 async def _read_listing_page(
-    context: NewspaperContext, scraper: Scraper, item: Item, http: Http, earlier: EarlierRuns, log: Log
+    context: NewspaperContext,
+    scraper: Scraper,
+    item: Item,
+    http: Http,
+    earlier: EarlierRuns,
+    counters: Counters,
+    log: Log,
 ) -> list[NewItem]:
     """The items of one listing page: its articles, and the page after it."""
     listing = scraper.stages["listing"]
@@ -220,6 +230,7 @@ async def _read_listing_page(
         found = await _fetch_listing_page(context, item, http)
         fresh = await context.split_known(found, None, earlier)
         _report_page(context, found, fresh, log, warn=True)
+        _count_articles(found, fresh, counters)
         return list(_articles(scraper, context, fresh, None))
     is_first = paging.pages == 0 and not (paging.scratch or paging.has_period)
     new = [article async for article in _failed_before(context, scraper, earlier)] if is_first else []
@@ -243,6 +254,8 @@ async def _read_listing_page(
     else:
         fresh = await context.split_known(listed, paging, earlier)
         _report_page(context, listed, fresh, log, warn=False)
+        if not paging.has_period:  # what lies outside of it is none of the three
+            _count_articles(listed, fresh, counters)
         taken = list(_articles(scraper, context, fresh[: context.articles_left(paging)], paging))
         if listed.urls:
             new += [_retry_page_item(listing, url) for url in paging.missing]
@@ -288,14 +301,10 @@ def _report_page(
     """Log what a page has. `warn`: it was read alone, so that it should have articles."""
     known = len(found.entries) - len(fresh)
     log.info("listing page", articles=len(found.urls), new=len(fresh), known=known, left_out=found.left_out)
-    if warn and not found.urls:
-        thumbnail = context.paper.selectors.thumbnail
-        why = "json_paths.collection and url find no article" if thumbnail is None else NO_CONTAINER
-        if found.boxes:
-            why = f"selectors.thumbnail.url finds no link in {found.boxes} containers"
-        log.warning("no articles on the page", why=why)
+    if not found.urls and (warn or found.without_url):
+        log.warning("no articles on the page", why=_why_no_articles(context, found))
     if warn and found.urls and not found.entries:
-        log.warning("every article of the page is left out", why=LEFT_OUT)
+        log.warning("every article of the page is left out", why=WHY_LEFT_OUT)
     article = context.paper.selectors.article
     for field in ("title", "date"):
         if not as_tuple(getattr(article, field)) and found.mostly_without(field):
@@ -305,6 +314,39 @@ def _report_page(
         log.warning(f"no article of the page has {name}, which exclude names", why=f"check listing.exclude.{name}")
 
 
+def _why_no_articles(context: NewspaperContext, found: ListingPage) -> str:
+    if context.paper.selectors.thumbnail is not None:
+        return f"selectors.thumbnail.url finds no link in {found.boxes} containers" if found.boxes else NO_CONTAINER
+    if found.without_url:
+        parts = " and ".join(f"{{{name}}}" for name in found.without_url)
+        return f"no article has {parts} of url_construction_template: check json_paths"
+    what = (
+        f"json_paths.url finds nothing in {found.boxes} articles" if found.boxes else "json_paths.collection is empty"
+    )
+    return f"{what}: check json_paths"
+
+
+def _report_empty(context: NewspaperContext, empty: Sequence[str], item: Item, log: Log) -> None:
+    """Log which fields a record lacks. Those of the listing cannot be there when `shoal try` is given no payload."""
+    selectors = context.paper.selectors.article
+    of_listing = [name for name in empty if not as_tuple(getattr(selectors, name))]
+    if of_listing and not item.payload:
+        come = f"{' and '.join(of_listing)} of an article {'comes' if len(of_listing) == 1 else 'come'}"
+        log.info(f"{come} from the listing", hint="""shoal try --payload '{"title": "..."}'""")
+        empty = [name for name in empty if name not in of_listing]
+    if empty:
+        where = "json_paths" if context.paper.selectors.thumbnail is None else "selectors.thumbnail"
+        places = [f"{where if name in of_listing else 'selectors.article'}.{name}" for name in empty]
+        log.warning("article without " + " and ".join(empty), why=f"check {' and '.join(places)}")
+
+
+def _count_articles(found: ListingPage, fresh: Sequence[Entry], counters: Counters) -> None:
+    numbers = {NEW: len(fresh), KNOWN: len(found.entries) - len(fresh), LEFT_OUT: found.left_out}
+    for name, number in numbers.items():
+        if number:
+            counters.add(name, number)
+
+
 def _end_of_series(
     context: NewspaperContext, listing: AnyStage, paging: Paging, found: ListingPage | None, log: Log
 ) -> Iterator[NewItem]:
@@ -312,7 +354,7 @@ def _end_of_series(
         yield from _nothing_found(context, listing, paging)
         return
     if not paging.had_wanted:
-        log.warning("every article of the listing was left out", why=LEFT_OUT)
+        log.warning("every article of the listing was left out", why=WHY_LEFT_OUT)
     if paging.newest_article and context.is_complete(paging, found):
         key = end_key(context.listing_urls.templates[paging.part], paging.newest_article)
         marked = {"all_read_behind": paging.newest_article}

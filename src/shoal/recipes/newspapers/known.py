@@ -13,7 +13,7 @@ from typing import TextIO
 import msgspec
 
 from shoal.define.yaml_scraper import YamlHeader, slug, yaml_error
-from shoal.errors import InvalidItem, InvalidScraper
+from shoal.errors import InvalidItem, InvalidScraper, Permanent
 from shoal.model.url_key import key_hash, url_key
 from shoal.recipes.newspapers.settings import Newspaper, as_tuple
 
@@ -62,10 +62,13 @@ class KnownArticles:
                 raise yaml_error(header, ["known"], message, remedy="Name an export, such as news/*.jsonl.")
 
     async def load(self) -> None:
-        """Read the files, once. Raises InvalidScraper when one cannot be parsed."""
+        """Read the files, once. Raises Permanent when one cannot be parsed: somebody must correct it."""
         async with self._reading:
             if self._keys is None:
-                self._keys = await asyncio.to_thread(self._read)
+                try:
+                    self._keys = await asyncio.to_thread(self._read)
+                except InvalidScraper as problem:
+                    raise Permanent(f"{problem.message} {problem.remedy}") from None
 
     def has(self, url: str) -> bool:
         assert self._keys is not None, "load() comes first"
@@ -111,7 +114,7 @@ def _urls(file: Path, code: str | None = None) -> Iterator[str]:
     except (OSError, ValueError, csv.Error) as problem:
         raise InvalidScraper(
             f"{file} cannot be read as a list of known articles: {' '.join(str(problem).split())}.",
-            remedy="Correct the file, or remove it from known.",
+            remedy="Correct the file, move it away, or take it out of known.",
         ) from None
 
 
@@ -119,7 +122,7 @@ def _column(file: Path, lines: TextIO, code: str | None) -> Iterator[str]:
     csv.field_size_limit(MAX_FIELD_BYTES)
     rows = csv.DictReader(lines)
     if "url" not in (rows.fieldnames or ()):
-        raise InvalidScraper(f"{file} has no column url.", remedy="Take it out of known.")
+        raise InvalidScraper(f"{file} has no column url.", remedy="Move it away, or take it out of known.")
     yield from (row["url"] for row in rows if row["url"] and (code is None or row.get("code") in (None, "", code)))
 
 

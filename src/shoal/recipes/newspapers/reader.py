@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from parsel import Selector
 
 ARTICLE_FIELDS = ("body", "title", "date", "tags")
+# A part of url_construction_template.
+_NAME = re.compile(r"\{(\w+)\}")
 _MARKUP = re.compile(r"</?[a-zA-Z][^<>]*>")
 
 
@@ -48,7 +50,8 @@ class ListingPage(msgspec.Struct, frozen=True):
     """The articles of a page, each once, without excluded and filtered ones. `urls` are those of all articles.
 
     `total`: the number of all articles that the site reports. `boxes`: how many elements the container matched.
-    `without_excluded`: the fields of `exclude` that none of the articles has.
+    `without_excluded`: the fields of `exclude` that none of the articles has. `without_url`: those parts of
+    `url_construction_template`, when no article has a URL.
     """
 
     entries: tuple[Entry, ...]
@@ -56,6 +59,7 @@ class ListingPage(msgspec.Struct, frozen=True):
     total: int | None = None
     boxes: int = 0
     without_excluded: tuple[str, ...] = ()
+    without_url: tuple[str, ...] = ()
 
     @property
     def left_out(self) -> int:
@@ -86,9 +90,13 @@ class Reader:
         """The articles of the page. Raises Permanent if it does not have the form that the file declares."""
         listing = self._paper.listing
         total, boxes = None, 0
+        without_url: tuple[str, ...] = ()
         if isinstance(listing, ApiListing):
             answer = page.json()
-            found = list(self._listed_in_json(listing, answer))
+            posts = self._posts(listing, answer)
+            found = list(self._listed_in_json(listing, posts))
+            if posts and not found:
+                boxes, without_url = len(posts), self._missing_url_parts(listing, posts)
             count = scalar(json_at(answer, listing.json_paths.total))
             total = int(count) if count is not None and count.isdigit() else None
         else:
@@ -108,6 +116,7 @@ class Reader:
                 for name in self._excluded_values
                 if unique and all(entry.excluding[name] is None for entry in unique)
             ),
+            without_url,
         )
 
     def asks_for(self, field: str) -> bool:
@@ -171,12 +180,22 @@ class Reader:
                     entry = Entry(url, failure=failed.message)
                 yield entry
 
-    def _listed_in_json(self, listing: ApiListing, answer: Any) -> Iterator[Entry]:
-        paths = listing.json_paths
-        found = json_at(answer, paths.collection)
+    def _posts(self, listing: ApiListing, answer: Any) -> list[Any]:
+        """The articles of a response, as it has them."""
+        path = listing.json_paths.collection
+        found = json_at(answer, path)
         if not isinstance(found, list | None):
-            raise Permanent(f"json_paths.collection {paths.collection!r} is not a list in the response")
-        for each in found or ():
+            raise Permanent(f"json_paths.collection {path!r} is not a list in the response")
+        return found or []
+
+    def _missing_url_parts(self, listing: ApiListing, posts: list[Any]) -> tuple[str, ...]:
+        names = _NAME.findall(listing.url_construction_template or "")
+        path_of = listing.json_paths.path_of
+        return tuple(name for name in names if not any(scalar(json_at(each, path_of(name))) for each in posts))
+
+    def _listed_in_json(self, listing: ApiListing, posts: list[Any]) -> Iterator[Entry]:
+        paths = listing.json_paths
+        for each in posts:
             href = self._article_address(listing, each)
             if href is not None:
                 excluding = {name: json_at(each, paths.path_of(name)) for name in self._excluded_values}
@@ -192,10 +211,10 @@ class Reader:
         if template is None:
             href = scalar(json_at(each, paths.url))
         else:
-            parts = {name: scalar(json_at(each, paths.path_of(name))) for name in re.findall(r"\{(\w+)\}", template)}
+            parts = {name: scalar(json_at(each, paths.path_of(name))) for name in _NAME.findall(template)}
             if not all(parts.values()):
                 return None
-            href = re.sub(r"\{(\w+)\}", lambda found: str(parts[found[1]]), template)
+            href = _NAME.sub(lambda found: str(parts[found[1]]), template)
         # Parsed here and not kept: the parser's objects must not live until the interpreter ends.
         base = urls.parse_url(self._base_url)
         return (urls.resolve(base, href) or href) if href and base is not None else None

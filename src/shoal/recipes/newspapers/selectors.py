@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from cssselect import ExpressionError
+
 from shoal.define.yaml_scraper import YamlHeader, yaml_error
 from shoal.recipes.newspapers.settings import Newspaper, OneOrMore, as_tuple
 
@@ -36,19 +38,40 @@ _SKIPPED = frozenset({"script", "style", "noscript", "template"})
 
 def check_selectors(header: YamlHeader, paper: Newspaper) -> None:
     """Raises InvalidScraper for an invalid selector."""
-    from parsel import Selector
-
-    empty = Selector(text="<html></html>")
     for table in ("thumbnail", "article"):
         given = getattr(paper.selectors, table)
         for field in given.__struct_fields__ if given is not None else ():
-            for selector in as_tuple(getattr(given, field)):
-                try:
-                    empty.css(selector)
-                except Exception as problem:  # parsel raises errors of several unrelated classes
-                    where = f"selectors.{table}.{field}"
-                    message = f"{where} is {selector!r}, which is no CSS selector: {' '.join(str(problem).split())}."
-                    raise yaml_error(header, ["selectors", table, field], message) from None
+            value = getattr(given, field)
+            for position, selector in enumerate(as_tuple(value)):
+                place = [position] if isinstance(value, tuple) else []
+                _check_selector(header, ["selectors", table, field, *place], selector)
+
+
+def _check_selector(header: YamlHeader, keys: list[str | int], selector: str) -> None:
+    from parsel import Selector
+
+    try:
+        Selector(text="<html></html>").css(_as_understood(selector))
+    except Exception as problem:  # parsel raises errors of several unrelated classes
+        why = " ".join(str(problem).split())
+        remedy = None
+        if isinstance(problem, ExpressionError):
+            what, remedy = "which Shoal cannot use", "Write it with elements, classes, attributes and :nth-child()."
+            if "-of-type" in why:
+                remedy = "Name the element before it, such as div:nth-of-type(2)."
+        else:
+            what = "which is no CSS selector"
+        message = f"{'.'.join(map(str, keys[:3]))} is {selector!r}, {what}: {why}."
+        raise yaml_error(header, keys, message, remedy=remedy) from None
+
+
+def _as_understood(selector: str) -> str:
+    """The selector in the words of the library: `:not(a, b)` as `:not(a):not(b)`, Soup's name of `:contains()`."""
+    before, found, inner = selector.replace(":-soup-contains(", ":contains(").partition(":not(")
+    if not found:
+        return before
+    refused, end = _parts(inner, until=")")
+    return before + "".join(f":not({part})" for part in refused) + _as_understood(end)
 
 
 def class_reading(selector: str) -> str | None:
@@ -61,7 +84,7 @@ def class_reading(selector: str) -> str | None:
         pseudo = _PSEUDO.search(part)
         return _BARE_NAME.sub(as_class, part[: pseudo.start()] if pseudo else part) + (pseudo[0] if pseudo else "")
 
-    parts = _parts(selector)
+    parts, _ = _parts(selector)
     read = [read_part(part) for part in parts]
     return None if read == parts else ", ".join(read)
 
@@ -89,7 +112,7 @@ def text(scope: Selector, selectors: OneOrMore) -> str | None:
 def link(scope: Selector, selectors: OneOrMore) -> str | None:
     """The first URL; of an element without ::text or ::attr its href."""
     parts = [
-        [part if _PSEUDO.search(part) else f"{part}::attr(href)" for part in _parts(each)]
+        [part if _PSEUDO.search(part) else f"{part}::attr(href)" for part in _parts(each)[0]]
         for each in as_tuple(selectors)
     ]
     return text(scope, tuple(", ".join(each) for each in parts))
@@ -109,14 +132,19 @@ def _readings(selectors: OneOrMore) -> Iterator[str]:
             yield read
 
 
-def _parts(selector: str) -> list[str]:
-    """The selectors of a group: split at the commas that are neither in brackets nor in quotes."""
+def _parts(selector: str, *, until: str = "") -> tuple[list[str], str]:
+    """The selectors of a group: split at the commas that are neither in brackets nor in quotes.
+
+    They end at `until` outside of brackets, or with the text; what follows is returned beside them.
+    """
     parts, depth, quote = [""], 0, ""
-    for letter in selector:
+    for position, letter in enumerate(selector):
         if quote:
             quote = "" if letter == quote else quote
         elif letter in "\"'":
             quote = letter
+        elif letter == until and not depth:
+            return [part.strip() for part in parts], selector[position + 1 :]
         elif letter in "[(":
             depth += 1
         elif letter in "])":
@@ -125,14 +153,14 @@ def _parts(selector: str) -> list[str]:
             parts.append("")
         else:
             parts[-1] += letter
-    return [part.strip() for part in parts]
+    return [part.strip() for part in parts], ""
 
 
 def _values(scope: Selector, selector: str) -> list[str]:
     """The values that a group of selectors finds, in the order of the page."""
     found: list[tuple[Any, str]] = []
     whole: dict[Any, None] = {}
-    parts = _parts(selector)
+    parts, _ = _parts(selector)
     for part in parts:
         pseudo = _PSEUDO.search(part)
         if pseudo is not None and pseudo[1] != "text":
@@ -157,6 +185,7 @@ def _roots(scope: Selector, plain: str) -> list[Any]:
 
 def _matches(scope: Selector, selector: str) -> list[Selector]:
     """The elements in the scope that match. Ancestors that the selector names may lie outside of the scope."""
+    selector = _as_understood(selector)
     found: list[Selector] = list(scope.css(selector))
     if found or (" " not in selector.strip() and ">" not in selector):
         return found

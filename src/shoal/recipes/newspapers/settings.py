@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -164,7 +164,7 @@ class Newspaper(_StrictStruct, frozen=True):
     base_url: str
     listing: Listing
     selectors: Selectors = Selectors()
-    client: Literal["http", "browser"] = "http"
+    client: str = "http"
     concurrency: Annotated[int, Meta(ge=1, le=1_000)] = 10
     rate_limit: Annotated[float, Meta(ge=0, le=3_600)] = 0.1
     retries: Annotated[int, Meta(ge=0, le=100)] = 3
@@ -190,8 +190,8 @@ def read_newspaper(header: YamlHeader) -> Newspaper:
     """The checked settings of the file; no request is made. Raises InvalidScraper."""
     header = msgspec.structs.replace(header, settings=_without_empty(header.settings))
     paper = convert_settings(_with_stored_fields(header), Newspaper)
-    if paper.client == "browser":
-        message = "client is browser, but newspapers are fetched without one: over HTTP."
+    if paper.client != "http":
+        message = f"client is {paper.client}, but newspapers are fetched without a browser: over HTTP."
         remedy = "Write client: http if its pages have their text without one; if not, enabled: false."
         raise yaml_error(header, ["client"], message, remedy=remedy)
     _check_url(header, ["base_url"], paper.base_url)
@@ -222,13 +222,7 @@ def _without_empty(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_listing(header: YamlHeader, listing: Listing) -> None:
-    templates = as_tuple(listing.url_template)
-    if not templates or len(set(templates)) < len(templates):
-        raise yaml_error(header, ["listing", "url_template"], "listing.url_template is empty, or has one twice.")
-    for template in templates:
-        _check_placeholders(header, listing, template)
-        if not template.startswith("/"):
-            _check_url(header, ["listing", "url_template"], re.sub(r"\{[^}]*\}", "1", template))
+    _check_templates(header, listing)
     if isinstance(listing, Pagination) and listing.start_url is not None:
         if PLACEHOLDER.search(listing.start_url):
             message = f"listing.start_url is {listing.start_url!r}, but it is one page: nothing is filled in."
@@ -254,25 +248,41 @@ def _check_listing(header: YamlHeader, listing: Listing) -> None:
             raise yaml_error(header, ["listing", "exclude"], message) from None
 
 
-def _check_placeholders(header: YamlHeader, listing: Listing, template: str) -> None:
+def _check_templates(header: YamlHeader, listing: Listing) -> None:
+    templates = as_tuple(listing.url_template)
+    if not templates or len(set(templates)) < len(templates):
+        raise yaml_error(header, ["listing", "url_template"], "listing.url_template is empty, or has one twice.")
+    for position, template in enumerate(templates):
+        place = [] if isinstance(listing.url_template, str) else [position]
+        keys: list[str | int] = ["listing", "url_template", *place]
+        _check_placeholders(header, listing, keys, template)
+        if not template.startswith("/"):
+            _check_url(header, keys, re.sub(r"\{[^}]*\}", "1", template))
+
+
+def _check_placeholders(header: YamlHeader, listing: Listing, keys: list[str | int], template: str) -> None:
     """Every name in braces is one that is filled in, and one of them changes from page to page."""
     counting, constant = _placeholders(listing)
-    known = [f"{{{name}}}" for name in (*counting, *constant)]
+    names = (*counting, *constant)
     found = list(PLACEHOLDER.finditer(template))
+    if unknown := list(dict.fromkeys(each[1] for each in found if each[1] not in names)):
+        shown = " and ".join(f"{{{name}}}" for name in unknown)
+        message = f"listing.url_template has {shown}, which {'is' if len(unknown) == 1 else 'are'} not filled in"
+        close = {name: difflib.get_close_matches(name, names, n=1) for name in unknown}
+        meant = [f"{{{similar[0]}}} for {{{name}}}" for name, similar in close.items() if similar]
+        remedy = f"Write {' or '.join(f'{{{name}}}' for name in names)}."
+        if len(meant) == len(unknown):
+            remedy = f"Write {' and '.join(meant) if len(meant) > 1 else meant[0].partition(' ')[0]}."
+        raise yaml_error(header, keys, f"{message}: {template!r}.", remedy=remedy)
     for each in found:
-        if each[1] not in (*counting, *constant):
-            message = f"listing.url_template has {each[0]}, which is not filled in: {template!r}."
-            close = difflib.get_close_matches(each[1], (*counting, *constant), n=1)
-            remedy = f"Write {{{close[0]}}}." if close else f"Write {' or '.join(known)}."
-            raise yaml_error(header, ["listing", "url_template"], message, remedy=remedy)
         if each[2] is not None and not NUMBER_FORMAT.fullmatch(each[2]):
             message = f"listing.url_template has {each[0]}, which is no format of a number."
             remedy = f"Write {{{each[1]}:d}}, or {{{each[1]}:02d}} for two digits."
-            raise yaml_error(header, ["listing", "url_template"], message, remedy=remedy)
+            raise yaml_error(header, keys, message, remedy=remedy)
     if not any(each[1] in counting for each in found):
         placeholders = " or ".join(f"{{{name}}}" for name in sorted(counting))
         message = f"listing.url_template is the same for every page: {template!r} has no {placeholders}."
-        raise yaml_error(header, ["listing", "url_template"], message, remedy=f"Write {placeholders} where it changes.")
+        raise yaml_error(header, keys, message, remedy=f"Write {placeholders} where it changes.")
 
 
 def _placeholders(listing: Listing) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -294,6 +304,10 @@ def _with_stored_fields(header: YamlHeader) -> YamlHeader:
     paths = listing.get("json_paths") if isinstance(listing, dict) else None
     if not isinstance(listing, dict) or not isinstance(paths, dict):
         return header
+    if listing.get("type") == "api" and "collection" not in paths:
+        message = "listing.json_paths.collection is missing."
+        remedy = "Write the path of the list of articles, or $ if the response is that list."
+        raise yaml_error(header, ["listing", "json_paths"], message, remedy=remedy)
     listing, known = dict(listing), {*JsonPaths.__struct_fields__} - {"stored"}
     if "url_construction_template" in paths:
         listing.setdefault("url_construction_template", paths["url_construction_template"])
@@ -326,10 +340,9 @@ def _check_article_url(header: YamlHeader, listing: ApiListing) -> None:
         )
 
 
-def _check_url(header: YamlHeader, keys: list[str], url: str) -> None:
+def _check_url(header: YamlHeader, keys: Sequence[str | int], url: str) -> None:
     try:
         url_key(url)
     except InvalidItem as problem:
-        raise yaml_error(
-            header, keys, f"{'.'.join(keys)}: {problem.message}", remedy="Write an absolute URL."
-        ) from None
+        where = ".".join(key for key in keys if isinstance(key, str))
+        raise yaml_error(header, keys, f"{where}: {problem.message}", remedy="Write an absolute URL.") from None
