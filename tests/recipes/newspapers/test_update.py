@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -100,6 +101,56 @@ def test_an_article_that_failed_is_tried_again_by_the_next_runs(either: Project)
         site.asked.clear()
         either.shoal("run", paper)
         assert site.stories() == []
+
+
+def test_an_article_that_failed_is_tried_again_behind_a_run_of_a_period(either: Project) -> None:
+    """A run with --since tries none again; the next one without it does."""
+    with ChangingSite(paged(6), {"/story/9": 503}) as site:
+        paper = write_paper(either.folder, site.url, PAGES, retries=0)
+        either.shoal("run", paper, "-o", "data/")
+        site.errors = {}
+        site.asked.clear()
+        for _ in range(2):
+            either.shoal("run", paper, "--since", "2024-06-20", "-o", "data/")
+        assert site.stories() == []
+        either.shoal("run", paper, "-o", "data/")
+        assert site.stories() == ["9"]
+    folder = either.folder / "data/fiji/times"
+    assert len(news(folder)) == 12
+    assert not list(folder.glob("failed_*"))
+
+
+def test_the_files_are_enough_to_try_an_article_again(project: Project) -> None:
+    """As in a job whose ledger is new each time: with all that its listing said, and up to five times."""
+    ledgers = (str(project.folder / f"{number}.db") for number in itertools.count())
+    posts = {"posts": [{"id": n, "kind": "text", "t": f"T{n}", "d": "2024-06-05"} for n in (1, 2)]}
+    pages = {"/api/1": json.dumps(posts), "/api/2": '{"posts": []}', **{f"/story/{n}": story(n) for n in (1, 2)}}
+    listing = {
+        "type": "api",
+        "pagination_type": "page",
+        "url_template": "/api/{page}",
+        "batch_size": 1,
+        "url_construction_template": "/story/{id}",
+        "json_paths": {"collection": "posts", "title": "t", "date": "d", "kind": "kind", "fields": {"id": "id"}},
+    }
+    with ChangingSite(pages, {"/story/2": 503}) as site:
+        paper = write_paper(project.folder, site.url, listing, selectors={"article": SELECTORS["article"]}, retries=0)
+        project.shoal("run", paper, "-o", "data/", "--max-dead", "1", "--ledger", next(ledgers))
+        site.pages["/api/1"] = json.dumps({"posts": posts["posts"][:1]})
+        for number in (1, 2):
+            site.asked.clear()
+            project.shoal("run", paper, "-o", "data/", "--max-dead", "1", "--ledger", next(ledgers), code=1)
+            assert site.stories() == ["2"]
+            (failed,) = (project.folder / "data/fiji/times").glob("failed_news_*.csv")
+            (row,) = news(failed.parent, failed.name)
+            assert json.loads(row["payload"])["failed_before"] == number
+        site.errors = {}
+        project.shoal("run", paper, "-o", "data/", "--ledger", next(ledgers))
+        site.asked.clear()
+        project.shoal("run", paper, "-o", "data/", "--ledger", next(ledgers))
+        assert site.stories() == []
+    assert [(row["url"][-1], row["kind"]) for row in news(failed.parent)] == [("1", "text"), ("2", "text")]
+    assert not failed.exists()
 
 
 def test_an_article_that_failed_permanently_is_reported_once(either: Project) -> None:

@@ -20,9 +20,18 @@ from shoal.export.records import decode_record, result_pages
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState
 from shoal.model.outcome import OutcomeClass
-from shoal.model.run import Run
+from shoal.model.run import Run, RunState
 from shoal.model.views import ItemFilter, ItemView
-from shoal.recipes.newspapers.known import DROPPED, MARKS, MAX_FIELD_BYTES, METADATA, newspaper_folder, read_marks
+from shoal.recipes.newspapers.known import (
+    DROPPED,
+    FAILED_NEWS,
+    MARKS,
+    MAX_FIELD_BYTES,
+    METADATA,
+    PAYLOAD,
+    newspaper_folder,
+    read_marks,
+)
 from shoal.storage.targets import Target, open_target
 
 PAGE = 1_000
@@ -30,6 +39,8 @@ URL_COLUMNS = ("url", "title", "date")
 NEWS_COLUMNS = ("url", "title", "date", "body", "tags", "source", "country")
 DROPPED_COLUMNS = ("url", "title", "date", "reason", "code")
 FAILED_COLUMNS = ("url", "title", "date", "error")
+# Of articles also what another run needs to try them again; empty where the error is permanent.
+FAILED_NEWS_COLUMNS = (*FAILED_COLUMNS, PAYLOAD)
 SETTLED = (ItemState.DONE, ItemState.SKIPPED)
 # More than a listing has series, and marked articles that may vanish from the site.
 MARKS_KEPT = 50
@@ -53,11 +64,16 @@ class NewspaperFiles:
         if await _has_any(_dropped(ledger, run)):
             await _add_rows(folder / DROPPED, DROPPED_COLUMNS, lambda: _dropped(ledger, run), replace=True)
         failed = {stage: [row async for row in _failed(ledger, run, stage)] for stage in ("listing", "article")}
-        for name, stage in (("failed_urls", "listing"), ("failed_news", "article")):
-            file = folder / f"{name}_{run.created_at:%Y%m%d}.csv"
-            if failed[stage] or file.exists():
+        for name, stage, columns in (
+            ("failed_urls", "listing", FAILED_COLUMNS),
+            (FAILED_NEWS, "article", FAILED_NEWS_COLUMNS),
+        ):
+            today, files = folder / f"{name}_{run.created_at:%Y%m%d}.csv", sorted(folder.glob(f"{name}_*.csv"))
+            if failed[stage] or files:
                 settled = {item.url async for item in _items(ledger, run, ItemFilter(stage=stage, states=SETTLED))}
-                await asyncio.to_thread(_replace_rows, file, FAILED_COLUMNS, failed[stage], settled)
+                for file in dict.fromkeys((*files, today)):
+                    rows = failed[stage] if file == today else ()
+                    await asyncio.to_thread(_replace_rows, file, columns, rows, settled)
         facts = {
             "country": self._header.country,
             "newspaper": self._header.name,
@@ -74,10 +90,15 @@ class NewspaperFiles:
 
 
 async def _marks(ledger: Ledger, run: Run, folder: Path) -> list[str]:
-    """The articles behind which everything was read, as `end_key` names them: those of this run, and earlier ones."""
+    """The articles behind which everything was read, as `end_key` names them: those of this run, and earlier ones.
+
+    A run that has not finished may have left articles in front of its mark.
+    """
+    earlier = await asyncio.to_thread(read_marks, folder)
+    if run.state is not RunState.FINISHED:
+        return earlier
     done = ItemFilter(stage="listing", states=(ItemState.DONE,))
     new = [item.key async for item in _items(ledger, run, done) if item.key is not None and item.url is None]
-    earlier = await asyncio.to_thread(read_marks, folder)
     return list(dict.fromkeys((*new, *earlier)))[:MARKS_KEPT]
 
 
@@ -133,7 +154,9 @@ async def _has_any(pages: AsyncIterator[list[Row]]) -> bool:
 async def _failed(ledger: Ledger, run: Run, stage: str) -> AsyncIterator[Row]:
     async for item in _items(ledger, run, ItemFilter(stage=stage, states=(ItemState.DEAD,))):
         given = item.payload or {}
-        yield {"url": item.url, "title": given.get("title"), "date": given.get("date"), "error": item.error}
+        row = {"url": item.url, "title": given.get("title"), "date": given.get("date"), "error": item.error}
+        is_final = item.outcome == OutcomeClass.PERMANENT or "period" in given
+        yield row if is_final else {**row, PAYLOAD: json.dumps(given, ensure_ascii=False)}
 
 
 async def _add_rows(
@@ -167,13 +190,16 @@ async def _add_rows(
 
 
 def _replace_rows(file: Path, columns: Sequence[str], rows: Sequence[Row], settled: set[Any]) -> None:
-    """The rows of this run, and those that other runs of the day wrote and this one did not settle."""
+    """The rows of this run, and those that other runs wrote and this one did not settle."""
     failed = {row["url"]: row for row in rows}
-    before = [row for row in _read_rows(file) if row["url"] not in settled and row["url"] not in failed]
+    own_columns, urls = _read_urls(file)
+    if not failed and urls.isdisjoint(settled):
+        return
+    before = [row for row in _read_rows(file) if row.get("url") not in settled and row.get("url") not in failed]
     if not failed and not before:
         file.unlink(missing_ok=True)
         return
-    _replace(file, _csv_lines(columns, [*before, *failed.values()]))
+    _replace(file, _csv_lines(list(dict.fromkeys((*columns, *own_columns))), [*before, *failed.values()]))
 
 
 def _read_urls(file: Path) -> tuple[list[str], set[str]]:

@@ -132,7 +132,8 @@ class NewspaperContext:
         template = self.listing_urls.templates[paging.part]
         keys = {url: end_key(template, url) for url in found.urls}
         await self.known.load()
-        marked = await earlier.finished("listing", keys.values()) | self.known.marks
+        # A run that was interrupted may have left articles in front of its mark.
+        marked = await earlier.finished("listing", keys.values(), in_finished_runs=True) | self.known.marks
         return {url for url, key in keys.items() if key in marked}
 
     def is_start_page(self, paging: Paging) -> bool:
@@ -222,7 +223,7 @@ async def _read_listing_page(
         _report_page(context, found, fresh, log, warn=True)
         return list(_articles(scraper, context, fresh, None))
     is_first = paging.pages == 0 and not (paging.scratch or paging.has_period)
-    new = [article async for article in _failed_before(context, scraper, earlier)] if is_first else []
+    new = [article async for article in _left_before(context, scraper, earlier)] if is_first else []
     listed: ListingPage | None = None
     try:
         listed = await _fetch_listing_page(context, item, http)
@@ -264,14 +265,22 @@ async def _read_listing_page(
     return new
 
 
-async def _failed_before(context: NewspaperContext, scraper: Scraper, earlier: EarlierRuns) -> AsyncIterator[NewItem]:
-    """The articles that failed in the run before. Their listing pages may not be read again."""
+async def _left_before(context: NewspaperContext, scraper: Scraper, earlier: EarlierRuns) -> AsyncIterator[NewItem]:
+    """The articles that earlier runs left: failed, or not begun. Their listing pages may not be read again."""
     await context.known.load()
-    for item in await earlier.failed("article"):
-        times = item.payload.get("failed_before", 0) + 1
-        if item.url is None or context.known.has(item.url) or "period" in item.payload or times > MAX_FAILED_RUNS:
+    left = [(item.url, item.payload, 1) for item in await earlier.failed("article")]
+    left += [(item.url, item.payload, 0) for item in await earlier.unfinished("article")]
+    in_files = context.known.failed.keys() - {url for url, _, _ in left}
+    in_files -= await earlier.finished("article", in_files) | await earlier.permanently_failed("article", in_files)
+    left += [(url, context.known.failed[url], 1) for url in sorted(in_files)]
+    for url, given, failed in left:
+        times = given.get("failed_before", 0) + failed
+        if url is None or context.known.has(url) or "period" in given or times > MAX_FAILED_RUNS:
             continue
-        yield scraper.stages["article"].item(item.url, payload={**item.payload, "failed_before": times})
+        payload = {**given, "failed_before": times} if times else given
+        new = scraper.stages["article"].item(url, payload=payload)
+        sends_request = "record" not in payload and context.reader.needs_page(payload)
+        yield new if sends_request else msgspec.structs.replace(new, lane=None)
 
 
 async def _fetch_listing_page(context: NewspaperContext, item: Item, http: Http) -> ListingPage:
