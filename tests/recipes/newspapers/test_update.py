@@ -85,6 +85,22 @@ def test_a_listing_that_was_not_read_to_its_end_is_read_on(project: Project) -> 
     assert site.asked == ["/robots.txt", "/news/1", "/news/2"], "all has been read behind the newest articles"
 
 
+def test_the_end_of_a_listing_may_be_a_refused_request(project: Project) -> None:
+    """As APIs answer behind their last page. In the middle such a page is a failure, and so is the first one."""
+    with ChangingSite(paged(5), dict.fromkeys([f"/news/{n}" for n in range(6, 10)], 400)) as site:
+        paper = write_paper(project.folder, site.url, PAGES)
+        project.shoal("run", paper, "--max-dead", "0")
+        assert len(site.stories()) == 10
+        site.asked.clear()
+        project.shoal("run", paper, "--max-dead", "0")
+        assert site.listed() == ["/news/1", "/news/2"], "the first run has read the listing to its end"
+        site.errors["/news/2"] = 422
+        project.shoal("run", paper, "--max-dead", "0", "--from-scratch", code=1)
+        assert len(site.stories()) == 8
+        site.errors["/news/1"] = 400
+        project.shoal("run", paper, "--max-dead", "0", code=1)
+
+
 def test_an_article_that_failed_is_tried_again_by_the_next_runs(either: Project) -> None:
     """Also when its listing page is not read again; a permanent error stays."""
     with ChangingSite(paged(6), {"/story/9": 503, "/story/11": 410}) as site:

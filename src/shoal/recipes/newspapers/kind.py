@@ -17,7 +17,7 @@ from shoal.define.context import EarlierRuns, Http, Item
 from shoal.define.scraper import Scraper
 from shoal.define.stage import AnyStage
 from shoal.define.yaml_scraper import YamlHeader
-from shoal.errors import AttemptEnded, PageMissing, Permanent, Skipped, Throttled
+from shoal.errors import AttemptEnded, PageMissing, Permanent, RequestRefused, Skipped, Throttled
 from shoal.model.item import NewItem
 from shoal.model.log import Log
 from shoal.recipes.newspapers.cleaning import FieldCleaner
@@ -228,7 +228,9 @@ async def _read_listing_page(
     try:
         listed = await _fetch_listing_page(context, item, http)
     except AttemptEnded as ended:
-        is_missing = isinstance(ended, PageMissing)
+        # Some APIs refuse the number of a page behind their last one.
+        behind_the_last = paging.had_articles and isinstance(ended, RequestRefused)
+        is_missing = isinstance(ended, PageMissing) or behind_the_last
         is_last_attempt = isinstance(ended, Permanent) or item.tries >= listing.policy.retries
         if isinstance(ended, Throttled) or not is_last_attempt or (paging.again and not is_missing):
             raise
