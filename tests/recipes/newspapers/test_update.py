@@ -384,6 +384,25 @@ def test_a_period_of_numbered_pages_ends_with_older_articles(project: Project) -
         assert len(site.listed()) == 8, "a whole batch is older"
 
 
+class FailsOnce(dict[str, int]):
+    """The errors of a site whose pages fail the first time only."""
+
+    def get(self, path: str, default: Any = None) -> Any:
+        return self.pop(path, default)
+
+
+def test_a_listing_page_that_is_read_again_keeps_its_period(project: Project) -> None:
+    pages = {f"/news/{n}": cards([n], day=f"2024-06-{20 - n:02d}") for n in range(1, 12)}
+    with ChangingSite({**pages, **{f"/story/{n}": story(n) for n in range(1, 12)}}) as site:
+        paper = write_paper(project.folder, site.url, PAGES, retries=0)
+        for asked, read in ((("--since", "2024-06-15"), 5), (("--from-scratch",), 11)):
+            site.errors = FailsOnce({"/news/6": 503})
+            site.asked.clear()
+            project.shoal("run", paper, *asked)
+            assert len(site.stories()) == read
+            assert site.listed().count("/news/6") == 2
+
+
 def test_a_period_without_dates_in_the_listing_goes_by_the_pages(project: Project) -> None:
     """What is outside is not stored; later runs fetch it, and what was stored is known."""
     pages = {f"/news/{n}": cards([n], day="") for n in range(1, 4)}

@@ -97,15 +97,15 @@ class NewspaperContext:
         """Whether the dates of the listing decide about a period; pages of a daily archive belong to their day."""
         return not (isinstance(self.paper.listing, Archive) and self.paper.listing.date_format == "daily")
 
-    async def split_known(self, found: ListingPage, paging: Paging | None, earlier: EarlierRuns) -> Sequence[Entry]:
+    async def split_known(self, found: ListingPage, paging: Paging, earlier: EarlierRuns) -> Sequence[Entry]:
         """The articles of a page that are neither known nor, by the listing's dates, outside of the period.
 
         One that failed permanently is known as well: an earlier run has reported it.
         """
         entries = found.entries
-        if paging is not None and paging.has_period and self.by_entry_dates():
+        if paging.has_period and self.by_entry_dates():
             entries = tuple(entry for entry in entries if paging.covers(entry.date))
-        if paging is not None and paging.scratch:
+        if paging.scratch:
             return entries
         await self.known.load()
         unknown = [entry for entry in entries if not self.known.has(entry.url)]
@@ -115,12 +115,12 @@ class NewspaperContext:
         failed = await earlier.permanently_failed("article", {key for entry in left for key in keys[entry.url]})
         return [entry for entry in left if failed.isdisjoint(keys[entry.url])]
 
-    def article_key(self, entry: Entry, paging: Paging | None) -> str | None:
+    def article_key(self, entry: Entry, paging: Paging) -> str | None:
         """The key of an article whose page decides whether it belongs to the period; None for others.
 
         Its URL is no key of it: what is outside of the period is not known to later runs.
         """
-        if paging is None or not paging.has_period or entry.date is not None or not self.by_entry_dates():
+        if not paging.has_period or entry.date is not None or not self.by_entry_dates():
             return None
         by_page = self.reader.needs_page(entry.payload()) and self.reader.asks_for("date")
         return f"{paging.since or ''}..{paging.until or ''} {entry.url}" if by_page else None
@@ -202,12 +202,12 @@ def _page_item(listing: AnyStage, context: NewspaperContext, paging: Paging) -> 
     return listing.item(url, key=key, payload=paging.payload(), priority=LISTING_PRIORITY)
 
 
-def _retry_page_item(listing: AnyStage, url: str, paging: Paging | None = None) -> NewItem:
+def _retry_page_item(listing: AnyStage, url: str, paging: Paging, *, ends: bool = False) -> NewItem:
     """A failed page as an item of its own, which ends as done or as dead.
 
-    With `paging` its failure ended the series; when it succeeds, perhaps days later, the series continues.
+    `ends`: its failure ended the series; when it succeeds, perhaps days later, the series continues.
     """
-    payload = None if paging is None else msgspec.structs.replace(paging, again=True).payload()
+    payload = msgspec.structs.replace(paging, again=True).payload() if ends else paging.extent_payload()
     return listing.item(url, key=f"again {url}", payload=payload, priority=LISTING_PRIORITY)
 
 
@@ -218,10 +218,11 @@ async def _read_listing_page(
     listing = scraper.stages["listing"]
     paging = Paging.of(item.payload)
     if paging is None:
+        alone = Paging.alone(item.payload, scratch=scraper.from_scratch)
         found = await _fetch_listing_page(context, item, http)
-        fresh = await context.split_known(found, None, earlier)
+        fresh = await context.split_known(found, alone, earlier)
         _report_page(context, found, fresh, log, warn=True)
-        return list(_articles(scraper, context, fresh, None))
+        return list(_articles(scraper, context, fresh, alone))
     is_first = paging.pages == 0 and not (paging.scratch or paging.has_period)
     new = [article async for article in _left_before(context, scraper, earlier)] if is_first else []
     listed: ListingPage | None = None
@@ -242,13 +243,13 @@ async def _read_listing_page(
         if not is_missing:
             log.warning("listing page failed", why=ended.message)
             ends = after.batch_failed(context.paper.listing.batch_size)
-            new.append(_retry_page_item(listing, item.url or "", paging if ends else None))
+            new.append(_retry_page_item(listing, item.url or "", paging, ends=ends))
     else:
         fresh = await context.split_known(listed, paging, earlier)
         _report_page(context, listed, fresh, log, warn=False)
         taken = list(_articles(scraper, context, fresh[: context.articles_left(paging)], paging))
         if listed.urls:
-            new += [_retry_page_item(listing, url) for url in paging.missing]
+            new += [_retry_page_item(listing, url, paging) for url in paging.missing]
         new += taken
         after = paging.after_page(
             listed.urls,
@@ -344,11 +345,11 @@ def _nothing_found(context: NewspaperContext, listing: AnyStage, paging: Paging)
         raise Permanent(f"no page of the listing has an article: check {where}{more}")
     if not paging.missing and not paging.failed:
         raise Permanent("no page of the listing exists: check listing.url_template")
-    return (_retry_page_item(listing, url) for url in paging.missing)
+    return (_retry_page_item(listing, url, paging) for url in paging.missing)
 
 
 def _articles(
-    scraper: Scraper, context: NewspaperContext, entries: Sequence[Entry], paging: Paging | None
+    scraper: Scraper, context: NewspaperContext, entries: Sequence[Entry], paging: Paging
 ) -> Iterator[NewItem]:
     stage = scraper.stages["article"]
     for entry in entries:
@@ -357,6 +358,6 @@ def _articles(
             yield stage.item(entry.url, payload=payload, lane=None)  # no request is sent
             continue
         key = context.article_key(entry, paging)
-        if key is not None and paging is not None:
+        if key is not None:
             payload["period"] = msgspec.to_builtins([paging.since, paging.until])
         yield stage.item(entry.url, key=key, payload=payload)
