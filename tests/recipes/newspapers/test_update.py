@@ -322,6 +322,28 @@ def test_a_listing_page_that_succeeds_later_is_no_failure_of_the_day(project: Pr
     assert sorted(row["url"][-1] for row in news(folder)) == ["1", "2", "3", "4", "5", "6"]
 
 
+def test_a_new_folder_gets_what_the_ledger_has(either: Project) -> None:
+    """Of all runs, the newest record of each article; of a period only its days."""
+    pages = {f"/news/{n}": cards([n], day=f"2024-06-{20 - n:02d}") for n in range(1, 5)}
+    stories = {f"/story/{n}": story(n, day=f"2024-06-{20 - n:02d}") for n in range(1, 5)}
+    with ChangingSite({**pages, **stories}) as site:
+        paper = write_paper(either.folder, site.url, PAGES)
+        either.shoal("run", write_paper(either.folder, site.url, PAGES, max_articles=2))
+        either.shoal("run", write_paper(either.folder, site.url, PAGES))
+        site.pages["/story/4"] = story(4, day="2024-06-16", body="<p>Corrected.</p>")
+        either.shoal("run", paper, "--from-scratch")
+        site.asked.clear()
+        done = either.shoal("run", paper, "-o", "data/")
+        assert "4 new records in data/fiji/times/." in done.stderr
+        either.shoal("run", paper, "-o", "some/", "--since", "2024-06-16", "--until", "2024-06-18")
+        assert site.stories() == []
+        assert "0 new records" in either.shoal("run", paper, "-o", "data/").stderr
+    rows = {row["url"][-1]: row["body"] for row in news(either.folder / "data/fiji/times")}
+    assert sorted(rows) == ["1", "2", "3", "4"]
+    assert rows["4"] == "Corrected."
+    assert sorted(row["url"][-1] for row in news(either.folder / "some/fiji/times")) == ["2", "3", "4"]
+
+
 def test_from_scratch_replaces_what_the_files_have(project: Project) -> None:
     with ChangingSite(paged(2)) as site:
         paper = write_paper(project.folder, site.url, PAGES)
@@ -373,6 +395,18 @@ def test_one_month_of_a_long_archive(project: Project) -> None:
             "since is 2024-02-31, which is no day."
             in project.shoal("run", paper, "--since", "2024-02-31", code=2).stderr
         )
+
+
+def test_a_quiet_period_of_an_archive_is_a_success(project: Project) -> None:
+    """Whether its empty days have a page or none; no selector is blamed as soon as articles are known."""
+    with ChangingSite({"/2024/01/20": cards([]), "/2024/01/19": cards([1]), "/story/1": story(1)}) as site:
+        paper = write_paper(project.folder, site.url, archive())
+        first = project.shoal("run", paper, "--since", "2024-01-20", "--until", "2024-01-21", "-o", "data/")
+        assert 'why="it was quiet, or check selectors.thumbnail"' in first.stderr
+        project.shoal("run", paper, "--since", "2024-01-19", "--until", "2024-01-21", "-o", "data/")
+        later = project.shoal("run", paper, "--since", "2024-01-20", "--until", "2024-01-21", "-o", "data/")
+        assert "selectors" not in later.stderr
+    assert len(news(project.folder / "data/fiji/times")) == 1
 
 
 def test_a_period_of_numbered_pages_ends_with_older_articles(project: Project) -> None:

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from shoal.define.scraper import Scraper
 from shoal.define.yaml_scraper import YamlHeader
 from shoal.export.records import decode_record, result_pages
 from shoal.ledger.protocols import Ledger
@@ -32,9 +33,11 @@ from shoal.recipes.newspapers.known import (
     newspaper_folder,
     read_marks,
 )
+from shoal.recipes.newspapers.paging import is_in_period
 from shoal.storage.targets import Target, open_target
 
 PAGE = 1_000
+RUNS_AT_ONCE = 200
 URL_COLUMNS = ("url", "title", "date")
 NEWS_COLUMNS = ("url", "title", "date", "body", "tags", "source", "country")
 DROPPED_COLUMNS = ("url", "title", "date", "reason", "code")
@@ -48,21 +51,30 @@ Row = Mapping[str, Any]
 
 
 class NewspaperFiles:
-    """Writes the files of one newspaper. `from_scratch`: whether the run has read known articles again."""
+    """Writes the files of one newspaper, by what the operator asked of the scraper."""
 
-    def __init__(self, header: YamlHeader, from_scratch: Callable[[], bool]) -> None:
+    def __init__(self, header: YamlHeader, scraper: Scraper) -> None:
         self._header = header
-        self._from_scratch = from_scratch
+        self._scraper = scraper
 
     async def write(self, ledger: Ledger, run: Run, data: Path) -> tuple[Path, int]:
-        """Add what a run stored to the files below `data`. Returns their folder and the number of new articles."""
+        """Add what a run stored to the files below `data`. Returns their folder and the number of new articles.
+
+        A folder without articles gets also what earlier runs of the ledger stored, of a period if the run has one: no
+        run fetches it again.
+        """
         folder = newspaper_folder(self._header, str(data))
         await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-        replace = self._from_scratch()
-        await _add_rows(folder / "urls.csv", URL_COLUMNS, lambda: _listed(ledger, run), replace=replace)
-        added = await _add_rows(folder / "news.csv", NEWS_COLUMNS, lambda: _records(ledger, run), replace=replace)
-        if await _has_any(_dropped(ledger, run)):
-            await _add_rows(folder / DROPPED, DROPPED_COLUMNS, lambda: _dropped(ledger, run), replace=True)
+        replace = self._scraper.from_scratch
+        runs = [run] if (folder / "news.csv").exists() else [run, *await _earlier_runs(ledger, run)]
+
+        def of_runs(read: Callable[[Ledger, Run], AsyncIterator[list[Row]]]) -> Callable[[], AsyncIterator[list[Row]]]:
+            return lambda: self._of_runs(ledger, runs, read)
+
+        await _add_rows(folder / "urls.csv", URL_COLUMNS, of_runs(_listed), replace=replace)
+        added = await _add_rows(folder / "news.csv", NEWS_COLUMNS, of_runs(_records), replace=replace)
+        if await _has_any(of_runs(_dropped)()):
+            await _add_rows(folder / DROPPED, DROPPED_COLUMNS, of_runs(_dropped), replace=True)
         failed = {stage: [row async for row in _failed(ledger, run, stage)] for stage in ("listing", "article")}
         for name, stage, columns in (
             ("failed_urls", "listing", FAILED_COLUMNS),
@@ -87,6 +99,25 @@ class NewspaperFiles:
         }
         await asyncio.to_thread(_replace, folder / METADATA, [json.dumps(facts, indent=2) + "\n"])
         return folder, added
+
+    async def _of_runs(
+        self, ledger: Ledger, runs: Sequence[Run], read: Callable[[Ledger, Run], AsyncIterator[list[Row]]]
+    ) -> AsyncIterator[list[Row]]:
+        since, until = self._scraper.since, self._scraper.until
+        for run in runs:
+            async for rows in read(ledger, run):
+                yield rows if run is runs[0] else [row for row in rows if is_in_period(row["date"], since, until)]
+
+
+async def _earlier_runs(ledger: Ledger, run: Run) -> list[Run]:
+    """All runs of the scraper before this one that have articles, the newest first."""
+    found: list[Run] = []
+    cursor: str | None = str(run.no)
+    while cursor is not None:
+        page = await ledger.runs.list(scraper=run.scraper, cursor=cursor, limit=RUNS_AT_ONCE)
+        found += [other for other in page.rows if "article" in other.stages]
+        cursor = page.cursor
+    return found
 
 
 async def _marks(ledger: Ledger, run: Run, folder: Path) -> list[str]:

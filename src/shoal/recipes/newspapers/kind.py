@@ -191,7 +191,7 @@ def newspaper(header: YamlHeader) -> Scraper:
             yield _page_item(first, context, paging)
 
     scraper.start(start)
-    scraper.write_folder = NewspaperFiles(header, lambda: scraper.from_scratch).write
+    scraper.write_folder = NewspaperFiles(header, scraper).write
     return scraper
 
 
@@ -321,7 +321,7 @@ def _end_of_series(
     context: NewspaperContext, listing: AnyStage, paging: Paging, found: ListingPage | None, log: Log
 ) -> Iterator[NewItem]:
     if not paging.had_articles:
-        yield from _nothing_found(context, listing, paging)
+        yield from _nothing_found(context, listing, paging, log)
         return
     if not paging.had_wanted:
         log.warning("every article of the listing was left out", why=LEFT_OUT)
@@ -331,13 +331,17 @@ def _end_of_series(
         yield listing.item(key=key, payload=marked, priority=LISTING_PRIORITY, lane=None)
 
 
-def _nothing_found(context: NewspaperContext, listing: AnyStage, paging: Paging) -> Iterator[NewItem]:
+def _nothing_found(context: NewspaperContext, listing: AnyStage, paging: Paging, log: Log) -> Iterator[NewItem]:
     """A series without any article is an error. Raises Permanent if it is one of the file.
 
     A page that was read shows that the URLs are right. Those that are missing are then behind the last page. That an
-    archive has no page of a period may be right.
+    archive has no article of a period may be right.
     """
-    if paging.has_period and not paging.read and isinstance(context.paper.listing, Archive):
+    if paging.has_period and isinstance(context.paper.listing, Archive):
+        if paging.read and not context.known.has_any:
+            log.warning("the archive has no article of the period", why="it was quiet, or check selectors.thumbnail")
+        elif not paging.lost:
+            log.info("the archive has no article of the period")
         return iter(())
     if paging.read:
         where = "json_paths" if context.paper.selectors.thumbnail is None else "selectors.thumbnail"

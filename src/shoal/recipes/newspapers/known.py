@@ -75,6 +75,10 @@ class KnownArticles:
         assert self._keys is not None, "load() comes first"
         return bool(self._keys) and _key(url) in self._keys
 
+    @property
+    def has_any(self) -> bool:
+        return bool(self._keys)
+
     def _read(self) -> frozenset[bytes]:
         folder = self._header.folder
         self.marks = frozenset(read_marks(folder / newspaper_folder(self._header, self._data_folder())))
