@@ -14,7 +14,8 @@ ShoalError
 ├── AttemptEnded               how an attempt ended; raised by authors and by the fetcher, never seen by a user
 │   ├── Permanent              there is nothing to fetch: dead at once
 │   │   ├── Unauthorized       a 401; while a login exists, the session has ended
-│   │   └── PageMissing        a 404 or a 410
+│   │   ├── PageMissing        a 404 or a 410
+│   │   └── RequestRefused     a 400, a 416 or a 422
 │   ├── Skipped                it is not wanted, such as a page that robots.txt forbids: ends without being a failure
 │   ├── Transient              may succeed later: retried
 │   │   └── ExitFailed         the proxy, not the site, failed: retried through another exit
@@ -195,6 +196,10 @@ class Unauthorized(Permanent):
 
 class PageMissing(Permanent):
     """The site answers 404 or 410: it has no such page."""
+
+
+class RequestRefused(Permanent):
+    """The site answers 400, 416 or 422: what it was asked for does not suit it, such as a page behind the last one."""
 
 
 class Skipped(AttemptEnded):

@@ -4,7 +4,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from shoal.errors import AttemptEnded, Blocked, PageMissing, Permanent, Throttled, Transient, Unauthorized
+from shoal.errors import (
+    AttemptEnded,
+    Blocked,
+    PageMissing,
+    Permanent,
+    RequestRefused,
+    Throttled,
+    Transient,
+    Unauthorized,
+)
 from shoal.fetch.classify import classify_page, retry_after
 from shoal.fetch.page import Page
 
@@ -23,7 +32,8 @@ def answer(status: int = 200, body: str | bytes = "<p>hello", **headers: str) ->
         (404, PageMissing, "404 Not Found"),
         (410, PageMissing, "410 Gone"),
         (451, Permanent, "451 Unavailable For Legal Reasons"),
-        (400, Permanent, "400 Bad Request"),
+        (400, RequestRefused, "400 Bad Request"),
+        (416, RequestRefused, "416 Requested Range Not Satisfiable"),
         (499, Permanent, "499"),
         (401, Unauthorized, "401 Unauthorized: a login is asked for"),
         (407, Permanent, "407 Proxy Authentication Required: a login is asked for"),

@@ -22,6 +22,7 @@ from shoal.model.views import CommitReport, ItemFilter, WaitReason
 from shoal.model.worker import Scope
 from shoal.observe.logs import open_logs
 from shoal.wiring import build_fetcher, build_worker, ledger_context
+from shoal.worker import earlier_runs
 from shoal.worker import registration as registration_module
 from shoal.worker.commit import CommitQueue
 from shoal.worker.hooks import watch_finished_runs
@@ -378,20 +379,23 @@ async def test_finish_hooks_are_called_once_while_workers_stay(bench: Bench) -> 
     assert called == [run.id, removed.id]
 
 
-async def test_what_died_in_the_run_before(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is found behind any number of newer runs, and a handler gets a bounded number of items."""
+async def test_what_earlier_runs_left(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dead, cancelled and open items of the last runs; a handler gets a bounded number of them."""
     bench.scraper = scraper = Scraper("bench")
-    got: list[str] = []
+    failed, unfinished = list[str](), list[str]()
+    errors: dict[str, type[Exception]] = {"slow": Transient, "gone": Permanent, "first-slow": Transient}
 
     @scraper.stage(lane=None, retries=0)
     async def page(item: Item) -> None:
         bench.begun.append(item.key)
-        raise Transient("it was slow") if item.key.startswith("slow") else Permanent("it is gone")
+        if (error := errors.get(item.key.split()[0])) is not None:
+            raise error("it failed")
 
     @scraper.stage(lane=None, retries=0)
     async def again(item: Item, earlier: EarlierRuns) -> None:
         bench.begun.append(item.key)
-        got[:] = sorted(failed.key for failed in await earlier.failed("page"))
+        failed[:] = sorted(each.key for each in await earlier.failed("page"))
+        unfinished[:] = sorted(each.key for each in await earlier.unfinished("page"))
 
     async def work(run: Run, stage: str, *keys: str) -> None:
         await bench.ledger.intake.enqueue(run.id, [NewItem(key=key) for key in keys], stage=stage)
@@ -399,34 +403,45 @@ async def test_what_died_in_the_run_before(bench: Bench, monkeypatch: pytest.Mon
         async with bench.working(run_ids=(run.id,)):
             pass
 
-    oldest, first, second = [await bench.ledger.runs.create(scraper.run_spec()) for _ in range(3)]
-    for _ in range(55):
-        await bench.ledger.runs.create(scraper.run_spec())
-    await work(oldest, "page", "slow of the oldest")
+    async def create() -> Run:
+        return await bench.ledger.runs.create(scraper.run_spec())
+
+    oldest, cancelled, paused, active, first, second = [await create() for _ in range(6)]
+    await work(oldest, "page", "slow of the oldest", "first-slow 1", "first-slow 2")
+    for run in (cancelled, paused, active):
+        await bench.ledger.intake.enqueue(run.id, [NewItem(key=f"of {run.id}")], stage="page")
+    await bench.ledger.runs.cancel(cancelled.id, by="test")
+    await bench.ledger.runs.pause(paused.id, by="test")
     await work(first, "page", *(f"slow {n}" for n in range(4)), *(f"gone {n}" for n in range(9)))
+    await work(await create(), "page", "well")
     said = StringIO()
     monkeypatch.setattr(
         "tests.worker.test_worker.LOG", open_logs(format="console", level="warning", file=None, stream=said).log
     )
-    monkeypatch.setattr(registration_module, "FAILED_PAGE", 2)
+    monkeypatch.setattr(earlier_runs, "PAGE", 2)
     await work(second, "again", "1")
-    assert got == [f"slow {n}" for n in range(4)]
-    assert "more dead items" not in said.getvalue()
-    third = await bench.ledger.runs.create(scraper.run_spec())
-    await work(third, "again", "1")
-    assert got == [], "the run before this one has no dead items"
-    got[:] = ["of the third"]
+    of_first = [f"slow {n}" for n in range(4)]
+    assert failed == ["first-slow 1", "first-slow 2", *of_first, "slow of the oldest"]
+    assert unfinished == sorted((f"of {cancelled.id}", f"of {paused.id}"))
+    assert "more items" not in said.getvalue()
+    for error, key in ((Permanent, "first-slow 1"), (None, "first-slow 2")):
+        errors.pop("first-slow")
+        errors |= {"first-slow": error} if error is not None else {}
+        await work(await create(), "page", key)
     await bench.ledger.runs.create(RunSpec(scraper="bench", stages=(StageSpec("other"),)))
-    await work(await bench.ledger.runs.create(scraper.run_spec()), "again", "1")
-    assert got == [], "the run before this one has no such stage"
-    for most, pages, expected in ((3, 100, 3), (100, 1, 2)):
-        monkeypatch.setattr(registration_module, "MAX_FAILED", most)
-        monkeypatch.setattr(registration_module, "MAX_FAILED_PAGES", pages)
+    await work(await create(), "again", "1")
+    assert failed == [*of_first, "slow of the oldest"], "the last run that has an item decides"
+    for most, pages, expected in ((3, 100, 3), (100, 2, 2)):
+        monkeypatch.setattr(earlier_runs, "MAX_LEFT", most)
+        monkeypatch.setattr(earlier_runs, "MAX_PAGES", pages)
         said.truncate(0)
-        await bench.ledger.runs.resume(second.id, by="test")
-        await work(second, "again", f"{most} items")
-        assert len(got) == expected
-        assert "more dead items in the run before than a handler gets" in said.getvalue()
+        await work(await create(), "again", f"{most} items")
+        assert len(failed) + len(unfinished) == expected
+        assert "earlier runs left more items than a handler gets" in said.getvalue()
+    for _ in range(earlier_runs.LOOK_BACK):
+        await create()
+    await work(await create(), "again", "1")
+    assert (failed, unfinished) == ([], []), "older runs are not read"
 
 
 async def test_whatever_a_handler_raises_ends_its_item_only(bench: Bench) -> None:

@@ -51,6 +51,7 @@ def try_(
     that does not succeed: exit 1. With --save, the lines of a test with the saved page go to stderr.
     """
     scraper, settings, chosen = _find_stage(session, target, stage)
+    scraper.from_scratch = True  # what earlier runs have is shown too
     if url is None and key is None:
         raise UsageError("There is no item to try.", remedy="Give a URL, or a --key.")
     if egress is not None:

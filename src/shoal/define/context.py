@@ -129,25 +129,34 @@ class EarlierRuns:
     In a test, make one: `EarlierRuns({"article": ["https://paper.example/1"]})`.
     """
 
-    __slots__ = ("_find", "_find_failed", "_find_permanent")
+    __slots__ = ("_find", "_find_failed", "_find_in_finished_runs", "_find_permanent", "_find_unfinished")
 
     def __init__(
         self,
         finished: Mapping[str, Collection[str]] | FindFinished | None = None,
         failed: FindFailed | None = None,
         permanently_failed: Mapping[str, Collection[str]] | FindFinished | None = None,
+        *,
+        in_finished_runs: Mapping[str, Collection[str]] | FindFinished | None = None,
+        unfinished: FindFailed | None = None,
     ) -> None:
-        """`finished`, `permanently_failed`: keys and URLs by stage, or a function that finds hashes of keys."""
+        """`finished`, `permanently_failed`: keys and URLs by stage, or a function that finds hashes of keys.
+
+        `in_finished_runs`: those of `finished` whose run has finished; all of them if it is left out.
+        """
         self._find = _finder(finished)
+        self._find_in_finished_runs = self._find if in_finished_runs is None else _finder(in_finished_runs)
         self._find_failed = failed
         self._find_permanent = _finder(permanently_failed)
+        self._find_unfinished = unfinished
 
-    async def finished(self, stage: str, keys: Iterable[str]) -> set[str]:
+    async def finished(self, stage: str, keys: Iterable[str], *, in_finished_runs: bool = False) -> set[str]:
         """Those of the keys or URLs whose items of this stage are done or skipped in another run.
 
-        Dead items are not among them. Runs that were removed are forgotten.
+        Dead items are not among them. Runs that were removed are forgotten. `in_finished_runs`: what a run did that
+        was interrupted or cancelled does not count.
         """
-        return await _find_keys(self._find, stage, keys)
+        return await _find_keys(self._find_in_finished_runs if in_finished_runs else self._find, stage, keys)
 
     async def permanently_failed(self, stage: str, keys: Iterable[str]) -> set[str]:
         """Those of the keys or URLs whose items of this stage died of a permanent error in another run.
@@ -157,8 +166,15 @@ class EarlierRuns:
         return await _find_keys(self._find_permanent, stage, keys)
 
     async def failed(self, stage: str) -> Sequence[Item]:
-        """The items of this stage that died in the run before this one, without those whose error is permanent."""
+        """The items of this stage that died in the runs before this one, without those whose error is permanent.
+
+        Of a key that several runs have, only the newest one counts; what a later run has finished is not among them.
+        """
         return await self._find_failed(stage) if self._find_failed is not None else ()
+
+    async def unfinished(self, stage: str) -> Sequence[Item]:
+        """The same for those that the runs before left open, or that were cancelled. Active runs keep theirs."""
+        return await self._find_unfinished(stage) if self._find_unfinished is not None else ()
 
 
 def _finder(given: Mapping[str, Collection[str]] | FindFinished | None) -> FindFinished:

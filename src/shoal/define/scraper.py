@@ -460,6 +460,21 @@ class Scraper:
         )
 
     @property
+    def extent(self) -> dict[str, Any]:
+        """What the operator asked of this run, as settings: the period, and whether to begin from scratch. Empty: no
+        period, and only what is new.
+        """
+        days = {"since": self.since, "until": self.until}
+        named: dict[str, Any] = {name: day.isoformat() for name, day in days.items() if day is not None}
+        return named | ({"from_scratch": True} if self.from_scratch else {})
+
+    @extent.setter
+    def extent(self, extent: Mapping[str, Any]) -> None:
+        days = {name: dt.date.fromisoformat(extent[name]) for name in ("since", "until") if name in extent}
+        self.since, self.until = days.get("since"), days.get("until")
+        self.from_scratch = bool(extent.get("from_scratch"))
+
+    @property
     def code_version(self) -> str | None:
         """A fingerprint of the files of its functions, which differs for workers with different code."""
         functions = [

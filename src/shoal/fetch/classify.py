@@ -12,7 +12,16 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from shoal.errors import AttemptEnded, Blocked, PageMissing, Permanent, Throttled, Transient, Unauthorized
+from shoal.errors import (
+    AttemptEnded,
+    Blocked,
+    PageMissing,
+    Permanent,
+    RequestRefused,
+    Throttled,
+    Transient,
+    Unauthorized,
+)
 from shoal.model.url_key import host_or_none
 
 if TYPE_CHECKING:
@@ -63,6 +72,9 @@ _TITLES = frozenset(
 )
 # No date or number is longer; Python takes quadratic time to parse very long ones.
 _MAX_LENGTH = 100
+_STATUS_ERRORS = {401: Unauthorized, 404: PageMissing, 410: PageMissing} | dict.fromkeys(
+    (400, 416, 422), RequestRefused
+)
 _MONTH = re.compile(r"\d{4}(-\d\d)?", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]*)?", re.ASCII)
 
@@ -85,8 +97,7 @@ def classify_page(page: Page) -> AttemptEnded | None:
         return Blocked(text)
     if status in (408, 425):
         return Transient(text)
-    kind = {401: Unauthorized, 404: PageMissing, 410: PageMissing}.get(status, Permanent)
-    return kind(text + _status_hint(status))
+    return _STATUS_ERRORS.get(status, Permanent)(text + _status_hint(status))
 
 
 def retry_after(value: str, now: datetime) -> float | None:

@@ -343,10 +343,16 @@ def child_environment(
         given["ledger"] = ledger
     return {
         **os.environ,
-        **{ENV_PREFIX + name.upper(): value for name, value in given.items() if value is not None},
+        **setting_variables(given),
         ENV_PREFIX + "LOG_DIR": "",  # each child writes to a log file already
         "PYTHONUNBUFFERED": "1",
     }
+
+
+def setting_variables(values: Mapping[str, str | bool | None]) -> dict[str, str]:
+    """The environment variables of settings that have a value."""
+    texts = {name: ("yes" if value else "no") if isinstance(value, bool) else value for name, value in values.items()}
+    return {ENV_PREFIX + name.upper(): text for name, text in texts.items() if text is not None}
 
 
 @contextmanager

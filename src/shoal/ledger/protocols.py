@@ -710,11 +710,18 @@ class Reads(Protocol):
         """By id, or by key within a stage (the first one unless given)."""
 
     async def finished_elsewhere(
-        self, run_id: str, stage: str, key_hashes: Sequence[bytes], *, failed: bool = False
+        self,
+        run_id: str,
+        stage: str,
+        key_hashes: Sequence[bytes],
+        *,
+        failed: bool = False,
+        in_finished_runs: bool = False,
     ) -> set[bytes]:
         """Those of the keys whose items of this stage are done or skipped in another run of the run's scraper.
 
-        With `failed` those that died of a permanent error, in runs with the code of this one.
+        With `failed` those that died of a permanent error, in runs with the code of this one. `in_finished_runs`: runs
+        that have not finished do not count.
         """
 
     async def attempts(self, run_id: str, item: int) -> list[AttemptView]: ...

@@ -231,10 +231,17 @@ class SqlReads:
         return item_from(await self._item_row(run_id, id, key, stage))
 
     async def finished_elsewhere(
-        self, run_id: str, stage: str, key_hashes: Sequence[bytes], *, failed: bool = False
+        self,
+        run_id: str,
+        stage: str,
+        key_hashes: Sequence[bytes],
+        *,
+        failed: bool = False,
+        in_finished_runs: bool = False,
     ) -> set[bytes]:
         run = await self._catalog.run(run_id)
-        stages = [row["id"] for row in await self._db.fetch(self._sql["stages_elsewhere"], run.no, stage, failed)]
+        found_stages = await self._db.fetch(self._sql["stages_elsewhere"], run.no, stage, failed, in_finished_runs)
+        stages = [row["id"] for row in found_stages]
         found: set[bytes] = set()
         for start in range(0, len(key_hashes), KEYS_AT_ONCE):
             found |= await self._ended_keys(stages, key_hashes[start : start + KEYS_AT_ONCE], failed=failed)

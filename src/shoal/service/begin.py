@@ -11,11 +11,11 @@ import datetime as dt
 import os
 import shlex
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -31,6 +31,7 @@ from shoal.wiring import sqlite_path
 from shoal.worker.single_lock import hold_file_lock, hold_ledger_lock
 
 LIST_NOTE = "list"
+EXTENT_NOTE = "extent"
 UNFINISHED = (RunState.ACTIVE, RunState.PAUSED)
 MAX_RUNS = 200
 RECENT = dt.timedelta(seconds=10)
@@ -74,7 +75,11 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def plan_run(ledger: Ledger, scraper: Scraper, choice: RunChoice, *, ledger_name: str = "the ledger") -> RunPlan:
-    """Decide which run is meant; nothing is changed. Raises NotFound when there is none to resume in `ledger_name`."""
+    """Decide which run is meant; nothing is changed.
+
+    Raises NotFound when there is none to resume in `ledger_name`, UsageError when another period was asked for than the
+    unfinished run has, unless `choice` says what to do.
+    """
     latest = await ledger.runs.latest(scraper.name)
     if latest is None and choice is RunChoice.RESUME:
         raise nothing_to_resume(scraper, ledger_name)
@@ -83,6 +88,8 @@ async def plan_run(ledger: Ledger, scraper: Scraper, choice: RunChoice, *, ledge
     run = {RunChoice.AUTO: meant, RunChoice.RESUME: latest, RunChoice.FRESH: None}[choice]
     if run is not None:
         check_stages(scraper, run)
+        if choice is RunChoice.AUTO and run.state in UNFINISHED:
+            await _check_extent(ledger, scraper, run)
     remaining = (await ledger.reads.stats(run.id)).remaining if run is not None else 0
     return RunPlan(run=run, remaining=remaining, unfinished=unfinished)
 
@@ -93,12 +100,38 @@ def nothing_to_resume(scraper: Scraper, ledger_name: str) -> NotFound:
     )
 
 
+async def _check_extent(ledger: Ledger, scraper: Scraper, run: Run) -> None:
+    """Raise UsageError if the operator asks for a period, or from scratch, and the run was begun otherwise."""
+    own = await ledger.runs.get_note(run.id, EXTENT_NOTE) or {}
+    if scraper.extent in ({}, own):
+        return
+    begun = f"with {_extent_text(own)}" if own else "without a period, and not from scratch"
+    raise UsageError(
+        f"Run {run.id} is unfinished and was begun {begun}; {_extent_text(scraper.extent)} cannot change that.",
+        remedy="--resume resumes it as it was begun, --fresh starts a new one.",
+    )
+
+
+def _extent_text(extent: Mapping[str, Any]) -> str:
+    """As the command's options."""
+    return " ".join(
+        f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}") for name, value in extent.items()
+    )
+
+
 async def open_run(ledger: Ledger, scraper: Scraper, plan: RunPlan, spec: RunSpec, *, by: str) -> Run:
-    """The run of the plan, active. A new one sets an unfinished one aside, so that it holds no place in any lane."""
+    """The run of the plan, active. A new one sets an unfinished one aside, so that it holds no place in any lane.
+
+    The extent of a new run is stored with it; of one that is resumed it becomes that of the scraper.
+    """
     if plan.run is None:
         if plan.unfinished is not None and plan.unfinished.state is RunState.ACTIVE:
             await ledger.runs.pause(plan.unfinished.id, by=by, because="a new run replaces it")
-        return await ledger.runs.create(spec)
+        run = await ledger.runs.create(spec)
+        if scraper.extent:
+            await ledger.runs.put_note(run.id, EXTENT_NOTE, scraper.extent)
+        return run
+    scraper.extent = await ledger.runs.get_note(plan.run.id, EXTENT_NOTE) or {}
     if plan.run.state is not RunState.ACTIVE:
         await ledger.runs.resume(plan.run.id, by=by)
     return await ledger.runs.get(plan.run.id)

@@ -17,7 +17,7 @@ from shoal.errors import LedgerNotMigrated, NotFound, ShoalError, UsageError
 from shoal.fleet.collection.member_runner import MemberDefaults, MemberRunner
 from shoal.fleet.collection.members import CollectionPlan, Member, MemberFilter, discover, plan_members, syntax_problem
 from shoal.fleet.collection.scraper import PAGE, Summary, collection_scraper, summarize
-from shoal.fleet.process import EXIT_SECONDS, ProcessLimits, child_environment, give_up_on_signals
+from shoal.fleet.process import EXIT_SECONDS, ProcessLimits, child_environment, give_up_on_signals, setting_variables
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import OPEN_STATES, ItemState
 from shoal.model.outcome import OutcomeClass
@@ -28,7 +28,7 @@ from shoal.notify.delivery import check_addresses
 from shoal.observe.formatting import pluralize
 from shoal.service.begin import FillProgress, RunChoice, RunPlan, begin_lock, plan_owned_run
 from shoal.service.events import Event, Host, ignore
-from shoal.service.lookup import MAX_RUNS_READ, is_collection_member
+from shoal.service.lookup import MAX_RUNS_READ, is_collection_member, read_period
 from shoal.service.run import RunRequest, begin_run, execute_run
 from shoal.wiring import ledger_context, sqlite_path
 from shoal.worker.state import StopReason
@@ -36,6 +36,7 @@ from shoal.worker.state import StopReason
 NO_DEAD = DeadLimit(Decimal(0), False)
 MAX_COLLECTIONS = 50
 MAX_MEMBERS = 500
+NO_EXTENT = {"since": "", "until": "", "from_scratch": "no"}
 
 
 class CollectionRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,12 +188,16 @@ async def run_collection(settings: Settings, request: CollectionRequest, host: H
     await check_addresses(settings)
     async with ledger_context(settings, on_waiting=host.notice) as ledger, AsyncExitStack() as held:
 
+        extent: dict[str, str] = {}
+
         def environment(member: str) -> dict[str, str]:
             given = {**settings.for_member(request.name, member), **request.overrides}
-            return child_environment(given, ledger=settings.ledger, exclude=("concurrency",))
+            return child_environment(given, ledger=settings.ledger, exclude=("concurrency",)) | extent
 
         member_runner = MemberRunner(ledger, environment, _member_defaults(request, settings))
         scraper = collection_scraper(request.name, all_members, plan, member_runner, retries=settings.member_retries)
+        scraper.since, scraper.until = read_period(settings)
+        scraper.from_scratch = settings.from_scratch
         async with begin_lock(ledger, settings, scraper.name):
             try:
                 run_plan = await plan_owned_run(
@@ -210,6 +215,7 @@ async def run_collection(settings: Settings, request: CollectionRequest, host: H
             if not request.failed:
                 host.on_event(CollectionPlanned.of(plan, settings.concurrency))
             run = await begin_run(ledger, scraper, run_plan, request.run, host)
+            extent |= setting_variables({**NO_EXTENT, **scraper.extent})  # of a resumed run its own
         # A stop reaches the members at once and they get the drain time. One failed member is too many for the
         # collection, while a member may have dead items.
         run_request = msgspec.structs.replace(request.run, prefetch=False)

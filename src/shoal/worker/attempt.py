@@ -22,9 +22,10 @@ from shoal.fetch.classify import classify_page
 from shoal.fetch.download import Download
 from shoal.fetch.page import BrowserOptions, Fetcher, Page, Request
 from shoal.fetch.session import BrowserProfile, jars_of
-from shoal.model.item import ClaimedItem, NewItem
+from shoal.model.item import ClaimedItem, ItemState, NewItem
 from shoal.model.log import Log
 from shoal.model.url_key import host_or_none
+from shoal.model.views import ItemView
 from shoal.worker.attempt_hooks import AttemptHooks
 from shoal.worker.attempt_resources import AttemptResources
 from shoal.worker.egress import IdentityFetcher
@@ -357,15 +358,22 @@ class Attempt:
             yield EarlierRuns()
             return
         run_id = self.claimed.run_id
+        left: dict[str, list[ItemView]] = {}
 
-        async def failed(stage: str) -> list[Item]:
-            views = await registration.find_failed(run_id, stage)
+        async def find_left(stage: str, *, dead: bool) -> list[Item]:
+            if stage not in left:
+                left[stage] = await registration.find_left(run_id, stage)
+            views = [view for view in left[stage] if (view.state is ItemState.DEAD) is dead]
             return [Item(view.url, key=view.key, payload=view.payload, stage=stage) for view in views]
 
         yield EarlierRuns(
             lambda stage, hashes: registration.find_finished(run_id, stage, hashes),
-            failed,
+            lambda stage: find_left(stage, dead=True),
             lambda stage, hashes: registration.find_finished(run_id, stage, hashes, failed=True),
+            in_finished_runs=lambda stage, hashes: registration.find_finished(
+                run_id, stage, hashes, in_finished_runs=True
+            ),
+            unfinished=lambda stage: find_left(stage, dead=False),
         )
 
     @asynccontextmanager

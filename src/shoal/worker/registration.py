@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from shoal.errors import LedgerError, LedgerFull, NotFound, UsageError, WorkerLost
 from shoal.ledger.protocols import OWN_NOTE, Ledger
-from shoal.model.item import ClaimedItem, ItemState, Lease
+from shoal.model.item import ClaimedItem, Lease
 from shoal.model.log import Log
 from shoal.model.outcome import (
     AttemptDecision,
@@ -29,6 +29,7 @@ from shoal.model.outcome import (
 from shoal.model.run import RunState
 from shoal.model.views import CommitReport, ItemFilter, ItemView, UpkeepReport
 from shoal.model.worker import Scope, WorkerSpec, new_worker_id
+from shoal.worker.earlier_runs import find_left
 from shoal.worker.metrics import WorkerMetrics
 from shoal.worker.state import WorkerIdentity, WorkerOptions
 
@@ -36,10 +37,6 @@ T = TypeVar("T")
 OpenLedger = Callable[[], Awaitable[Ledger]]
 MAINTENANCE_SECONDS = 1.0
 FULL_RETRY_SECONDS = 2.0
-# What a handler gets of the dead items of the run before: so many at most, from so many pages.
-MAX_FAILED = 10_000
-FAILED_PAGE = 1_000
-MAX_FAILED_PAGES = 100
 
 
 class RetryWhenFull:
@@ -224,32 +221,22 @@ class Registration:
         return RedirectReply(VisitDecision.LOST)
 
     async def find_finished(
-        self, run_id: str, stage: str, hashes: Sequence[bytes], *, failed: bool = False
+        self,
+        run_id: str,
+        stage: str,
+        hashes: Sequence[bytes],
+        *,
+        failed: bool = False,
+        in_finished_runs: bool = False,
     ) -> set[bytes]:
         """The keys that other runs of the scraper have finished, see `Reads.finished_elsewhere`."""
-        return await self._ledger.reads.finished_elsewhere(run_id, stage, hashes, failed=failed)
+        return await self._ledger.reads.finished_elsewhere(
+            run_id, stage, hashes, failed=failed, in_finished_runs=in_finished_runs
+        )
 
-    async def find_failed(self, run_id: str, stage: str) -> list[ItemView]:
-        """The dead items of the scraper's run before this one, without those with permanent errors.
-
-        The first `MAX_FAILED` of them; those behind `MAX_FAILED_PAGES` pages of dead items are not read.
-        """
-        run = await self._ledger.runs.get(run_id)
-        before = (await self._ledger.runs.list(scraper=run.scraper, cursor=str(run.no), limit=1)).rows
-        if not before or stage not in before[0].stages:
-            return []
-        found: list[ItemView] = []
-        cursor, dead = None, ItemFilter(stage=stage, states=(ItemState.DEAD,))
-        for _ in range(MAX_FAILED_PAGES):
-            page = await self._ledger.reads.items(before[0].id, dead, cursor=cursor, limit=FAILED_PAGE)
-            found += [item for item in page.rows if item.outcome != OutcomeClass.PERMANENT]
-            cursor = page.cursor
-            if cursor is None or len(found) > MAX_FAILED:
-                break
-        if cursor is not None or len(found) > MAX_FAILED:
-            found = found[:MAX_FAILED]
-            self._log.warning("more dead items in the run before than a handler gets", stage=stage, items=len(found))
-        return found
+    async def find_left(self, run_id: str, stage: str) -> list[ItemView]:
+        """What earlier runs of the scraper left, see `find_left`."""
+        return await find_left(self._ledger, run_id, stage, self._log)
 
     async def read_note(self, run_id: str, name: str) -> dict[str, Any] | None:
         """A value that an operator's program stored with the run."""

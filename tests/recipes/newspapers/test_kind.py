@@ -15,7 +15,7 @@ from shoal.define.yaml_scraper import read_yaml_header
 from shoal.errors import Transient
 from shoal.fetch.page import Page
 from shoal.recipes.newspapers.kind import NewspaperContext
-from tests.support.newspapers import SELECTORS, cards, paged, paths, story, write_paper
+from tests.support.newspapers import SELECTORS, ChangingSite, cards, paged, paths, story, write_paper
 from tests.support.project import Project
 from tests.support.site import Site, closest_starts
 
@@ -228,6 +228,15 @@ def test_try_of_an_article_warns_only_of_what_its_page_should_have(project: Proj
         given = ("--payload", '{"date": "2024-06-05"}')
         tried = project.shoal("try", f"{paper}:article", f"{site.url}/story/2", *given).stderr
         assert 'why="check selectors.thumbnail.title"' in tried
+
+
+def test_try_shows_what_earlier_runs_have(project: Project) -> None:
+    with ChangingSite(paged(2)) as site:
+        paper = write_paper(project.folder, site.url, {"type": "pagination", "url_template": "/news/{num}"})
+        project.shoal("run", paper, "-o", "data/")
+        tried = project.shoal("try", paper, f"{site.url}/news/1")
+    assert "/story/1" in tried.stderr
+    assert "/story/2" in tried.stderr
 
 
 def test_try_says_which_excluded_field_no_article_has(project: Project) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -84,6 +85,22 @@ def test_a_listing_that_was_not_read_to_its_end_is_read_on(project: Project) -> 
     assert site.asked == ["/robots.txt", "/news/1", "/news/2"], "all has been read behind the newest articles"
 
 
+def test_the_end_of_a_listing_may_be_a_refused_request(project: Project) -> None:
+    """As APIs answer behind their last page. In the middle such a page is a failure, and so is the first one."""
+    with ChangingSite(paged(5), dict.fromkeys([f"/news/{n}" for n in range(6, 10)], 400)) as site:
+        paper = write_paper(project.folder, site.url, PAGES)
+        project.shoal("run", paper, "--max-dead", "0")
+        assert len(site.stories()) == 10
+        site.asked.clear()
+        project.shoal("run", paper, "--max-dead", "0")
+        assert site.listed() == ["/news/1", "/news/2"], "the first run has read the listing to its end"
+        site.errors["/news/2"] = 422
+        project.shoal("run", paper, "--max-dead", "0", "--from-scratch", code=1)
+        assert len(site.stories()) == 8
+        site.errors["/news/1"] = 400
+        project.shoal("run", paper, "--max-dead", "0", code=1)
+
+
 def test_an_article_that_failed_is_tried_again_by_the_next_runs(either: Project) -> None:
     """Also when its listing page is not read again; a permanent error stays."""
     with ChangingSite(paged(6), {"/story/9": 503, "/story/11": 410}) as site:
@@ -100,6 +117,56 @@ def test_an_article_that_failed_is_tried_again_by_the_next_runs(either: Project)
         site.asked.clear()
         either.shoal("run", paper)
         assert site.stories() == []
+
+
+def test_an_article_that_failed_is_tried_again_behind_a_run_of_a_period(either: Project) -> None:
+    """A run with --since tries none again; the next one without it does."""
+    with ChangingSite(paged(6), {"/story/9": 503}) as site:
+        paper = write_paper(either.folder, site.url, PAGES, retries=0)
+        either.shoal("run", paper, "-o", "data/")
+        site.errors = {}
+        site.asked.clear()
+        for _ in range(2):
+            either.shoal("run", paper, "--since", "2024-06-20", "-o", "data/")
+        assert site.stories() == []
+        either.shoal("run", paper, "-o", "data/")
+        assert site.stories() == ["9"]
+    folder = either.folder / "data/fiji/times"
+    assert len(news(folder)) == 12
+    assert not list(folder.glob("failed_*"))
+
+
+def test_the_files_are_enough_to_try_an_article_again(project: Project) -> None:
+    """As in a job whose ledger is new each time: with all that its listing said, and up to five times."""
+    ledgers = (str(project.folder / f"{number}.db") for number in itertools.count())
+    posts = {"posts": [{"id": n, "kind": "text", "t": f"T{n}", "d": "2024-06-05"} for n in (1, 2)]}
+    pages = {"/api/1": json.dumps(posts), "/api/2": '{"posts": []}', **{f"/story/{n}": story(n) for n in (1, 2)}}
+    listing = {
+        "type": "api",
+        "pagination_type": "page",
+        "url_template": "/api/{page}",
+        "batch_size": 1,
+        "url_construction_template": "/story/{id}",
+        "json_paths": {"collection": "posts", "title": "t", "date": "d", "kind": "kind", "fields": {"id": "id"}},
+    }
+    with ChangingSite(pages, {"/story/2": 503}) as site:
+        paper = write_paper(project.folder, site.url, listing, selectors={"article": SELECTORS["article"]}, retries=0)
+        project.shoal("run", paper, "-o", "data/", "--max-dead", "1", "--ledger", next(ledgers))
+        site.pages["/api/1"] = json.dumps({"posts": posts["posts"][:1]})
+        for number in (1, 2):
+            site.asked.clear()
+            project.shoal("run", paper, "-o", "data/", "--max-dead", "1", "--ledger", next(ledgers), code=1)
+            assert site.stories() == ["2"]
+            (failed,) = (project.folder / "data/fiji/times").glob("failed_news_*.csv")
+            (row,) = news(failed.parent, failed.name)
+            assert json.loads(row["payload"])["failed_before"] == number
+        site.errors = {}
+        project.shoal("run", paper, "-o", "data/", "--ledger", next(ledgers))
+        site.asked.clear()
+        project.shoal("run", paper, "-o", "data/", "--ledger", next(ledgers))
+        assert site.stories() == []
+    assert [(row["url"][-1], row["kind"]) for row in news(failed.parent)] == [("1", "text"), ("2", "text")]
+    assert not failed.exists()
 
 
 def test_an_article_that_failed_permanently_is_reported_once(either: Project) -> None:
@@ -255,6 +322,28 @@ def test_a_listing_page_that_succeeds_later_is_no_failure_of_the_day(project: Pr
     assert sorted(row["url"][-1] for row in news(folder)) == ["1", "2", "3", "4", "5", "6"]
 
 
+def test_a_new_folder_gets_what_the_ledger_has(either: Project) -> None:
+    """Of all runs, the newest record of each article; of a period only its days."""
+    pages = {f"/news/{n}": cards([n], day=f"2024-06-{20 - n:02d}") for n in range(1, 5)}
+    stories = {f"/story/{n}": story(n, day=f"2024-06-{20 - n:02d}") for n in range(1, 5)}
+    with ChangingSite({**pages, **stories}) as site:
+        paper = write_paper(either.folder, site.url, PAGES)
+        either.shoal("run", write_paper(either.folder, site.url, PAGES, max_articles=2))
+        either.shoal("run", write_paper(either.folder, site.url, PAGES))
+        site.pages["/story/4"] = story(4, day="2024-06-16", body="<p>Corrected.</p>")
+        either.shoal("run", paper, "--from-scratch")
+        site.asked.clear()
+        done = either.shoal("run", paper, "-o", "data/")
+        assert "4 new records in data/fiji/times/." in done.stderr
+        either.shoal("run", paper, "-o", "some/", "--since", "2024-06-16", "--until", "2024-06-18")
+        assert site.stories() == []
+        assert "0 new records" in either.shoal("run", paper, "-o", "data/").stderr
+    rows = {row["url"][-1]: row["body"] for row in news(either.folder / "data/fiji/times")}
+    assert sorted(rows) == ["1", "2", "3", "4"]
+    assert rows["4"] == "Corrected."
+    assert sorted(row["url"][-1] for row in news(either.folder / "some/fiji/times")) == ["2", "3", "4"]
+
+
 def test_from_scratch_replaces_what_the_files_have(project: Project) -> None:
     with ChangingSite(paged(2)) as site:
         paper = write_paper(project.folder, site.url, PAGES)
@@ -308,6 +397,18 @@ def test_one_month_of_a_long_archive(project: Project) -> None:
         )
 
 
+def test_a_quiet_period_of_an_archive_is_a_success(project: Project) -> None:
+    """Whether its empty days have a page or none; no selector is blamed as soon as articles are known."""
+    with ChangingSite({"/2024/01/20": cards([]), "/2024/01/19": cards([1]), "/story/1": story(1)}) as site:
+        paper = write_paper(project.folder, site.url, archive())
+        first = project.shoal("run", paper, "--since", "2024-01-20", "--until", "2024-01-21", "-o", "data/")
+        assert 'why="it was quiet, or check selectors.thumbnail"' in first.stderr
+        project.shoal("run", paper, "--since", "2024-01-19", "--until", "2024-01-21", "-o", "data/")
+        later = project.shoal("run", paper, "--since", "2024-01-20", "--until", "2024-01-21", "-o", "data/")
+        assert "selectors" not in later.stderr
+    assert len(news(project.folder / "data/fiji/times")) == 1
+
+
 def test_a_period_of_numbered_pages_ends_with_older_articles(project: Project) -> None:
     pages = {f"/news/{n}": cards([n], day=f"2024-06-{20 - n:02d}") for n in range(1, 12)}
     with ChangingSite({**pages, **{f"/story/{n}": story(n) for n in range(1, 12)}}) as site:
@@ -315,6 +416,25 @@ def test_a_period_of_numbered_pages_ends_with_older_articles(project: Project) -
         project.shoal("run", paper, "--since", "2024-06-15", "--until", "2024-06-17")
         assert site.stories() == ["3", "4", "5"]
         assert len(site.listed()) == 8, "a whole batch is older"
+
+
+class FailsOnce(dict[str, int]):
+    """The errors of a site whose pages fail the first time only."""
+
+    def get(self, path: str, default: Any = None) -> Any:
+        return self.pop(path, default)
+
+
+def test_a_listing_page_that_is_read_again_keeps_its_period(project: Project) -> None:
+    pages = {f"/news/{n}": cards([n], day=f"2024-06-{20 - n:02d}") for n in range(1, 12)}
+    with ChangingSite({**pages, **{f"/story/{n}": story(n) for n in range(1, 12)}}) as site:
+        paper = write_paper(project.folder, site.url, PAGES, retries=0)
+        for asked, read in ((("--since", "2024-06-15"), 5), (("--from-scratch",), 11)):
+            site.errors = FailsOnce({"/news/6": 503})
+            site.asked.clear()
+            project.shoal("run", paper, *asked)
+            assert len(site.stories()) == read
+            assert site.listed().count("/news/6") == 2
 
 
 def test_a_period_without_dates_in_the_listing_goes_by_the_pages(project: Project) -> None:

@@ -15,21 +15,35 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from shoal.define.scraper import Scraper
 from shoal.define.yaml_scraper import YamlHeader
 from shoal.export.records import decode_record, result_pages
 from shoal.ledger.protocols import Ledger
 from shoal.model.item import ItemState
 from shoal.model.outcome import OutcomeClass
-from shoal.model.run import Run
+from shoal.model.run import Run, RunState
 from shoal.model.views import ItemFilter, ItemView
-from shoal.recipes.newspapers.known import DROPPED, MARKS, MAX_FIELD_BYTES, METADATA, newspaper_folder, read_marks
+from shoal.recipes.newspapers.known import (
+    DROPPED,
+    FAILED_NEWS,
+    MARKS,
+    MAX_FIELD_BYTES,
+    METADATA,
+    PAYLOAD,
+    newspaper_folder,
+    read_marks,
+)
+from shoal.recipes.newspapers.paging import is_in_period
 from shoal.storage.targets import Target, open_target
 
 PAGE = 1_000
+RUNS_AT_ONCE = 200
 URL_COLUMNS = ("url", "title", "date")
 NEWS_COLUMNS = ("url", "title", "date", "body", "tags", "source", "country")
 DROPPED_COLUMNS = ("url", "title", "date", "reason", "code")
 FAILED_COLUMNS = ("url", "title", "date", "error")
+# Of articles also what another run needs to try them again; empty where the error is permanent.
+FAILED_NEWS_COLUMNS = (*FAILED_COLUMNS, PAYLOAD)
 SETTLED = (ItemState.DONE, ItemState.SKIPPED)
 # More than a listing has series, and marked articles that may vanish from the site.
 MARKS_KEPT = 50
@@ -37,27 +51,41 @@ Row = Mapping[str, Any]
 
 
 class NewspaperFiles:
-    """Writes the files of one newspaper. `from_scratch`: whether the run has read known articles again."""
+    """Writes the files of one newspaper, by what the operator asked of the scraper."""
 
-    def __init__(self, header: YamlHeader, from_scratch: Callable[[], bool]) -> None:
+    def __init__(self, header: YamlHeader, scraper: Scraper) -> None:
         self._header = header
-        self._from_scratch = from_scratch
+        self._scraper = scraper
 
     async def write(self, ledger: Ledger, run: Run, data: Path) -> tuple[Path, int]:
-        """Add what a run stored to the files below `data`. Returns their folder and the number of new articles."""
+        """Add what a run stored to the files below `data`. Returns their folder and the number of new articles.
+
+        A folder without articles gets also what earlier runs of the ledger stored, of a period if the run has one: no
+        run fetches it again.
+        """
         folder = newspaper_folder(self._header, str(data))
         await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-        replace = self._from_scratch()
-        await _add_rows(folder / "urls.csv", URL_COLUMNS, lambda: _listed(ledger, run), replace=replace)
-        added = await _add_rows(folder / "news.csv", NEWS_COLUMNS, lambda: _records(ledger, run), replace=replace)
-        if await _has_any(_dropped(ledger, run)):
-            await _add_rows(folder / DROPPED, DROPPED_COLUMNS, lambda: _dropped(ledger, run), replace=True)
+        replace = self._scraper.from_scratch
+        runs = [run] if (folder / "news.csv").exists() else [run, *await _earlier_runs(ledger, run)]
+
+        def of_runs(read: Callable[[Ledger, Run], AsyncIterator[list[Row]]]) -> Callable[[], AsyncIterator[list[Row]]]:
+            return lambda: self._of_runs(ledger, runs, read)
+
+        await _add_rows(folder / "urls.csv", URL_COLUMNS, of_runs(_listed), replace=replace)
+        added = await _add_rows(folder / "news.csv", NEWS_COLUMNS, of_runs(_records), replace=replace)
+        if await _has_any(of_runs(_dropped)()):
+            await _add_rows(folder / DROPPED, DROPPED_COLUMNS, of_runs(_dropped), replace=True)
         failed = {stage: [row async for row in _failed(ledger, run, stage)] for stage in ("listing", "article")}
-        for name, stage in (("failed_urls", "listing"), ("failed_news", "article")):
-            file = folder / f"{name}_{run.created_at:%Y%m%d}.csv"
-            if failed[stage] or file.exists():
+        for name, stage, columns in (
+            ("failed_urls", "listing", FAILED_COLUMNS),
+            (FAILED_NEWS, "article", FAILED_NEWS_COLUMNS),
+        ):
+            today, files = folder / f"{name}_{run.created_at:%Y%m%d}.csv", sorted(folder.glob(f"{name}_*.csv"))
+            if failed[stage] or files:
                 settled = {item.url async for item in _items(ledger, run, ItemFilter(stage=stage, states=SETTLED))}
-                await asyncio.to_thread(_replace_rows, file, FAILED_COLUMNS, failed[stage], settled)
+                for file in dict.fromkeys((*files, today)):
+                    rows = failed[stage] if file == today else ()
+                    await asyncio.to_thread(_replace_rows, file, columns, rows, settled)
         facts = {
             "country": self._header.country,
             "newspaper": self._header.name,
@@ -72,12 +100,36 @@ class NewspaperFiles:
         await asyncio.to_thread(_replace, folder / METADATA, [json.dumps(facts, indent=2) + "\n"])
         return folder, added
 
+    async def _of_runs(
+        self, ledger: Ledger, runs: Sequence[Run], read: Callable[[Ledger, Run], AsyncIterator[list[Row]]]
+    ) -> AsyncIterator[list[Row]]:
+        since, until = self._scraper.since, self._scraper.until
+        for run in runs:
+            async for rows in read(ledger, run):
+                yield rows if run is runs[0] else [row for row in rows if is_in_period(row["date"], since, until)]
+
+
+async def _earlier_runs(ledger: Ledger, run: Run) -> list[Run]:
+    """All runs of the scraper before this one that have articles, the newest first."""
+    found: list[Run] = []
+    cursor: str | None = str(run.no)
+    while cursor is not None:
+        page = await ledger.runs.list(scraper=run.scraper, cursor=cursor, limit=RUNS_AT_ONCE)
+        found += [other for other in page.rows if "article" in other.stages]
+        cursor = page.cursor
+    return found
+
 
 async def _marks(ledger: Ledger, run: Run, folder: Path) -> list[str]:
-    """The articles behind which everything was read, as `end_key` names them: those of this run, and earlier ones."""
+    """The articles behind which everything was read, as `end_key` names them: those of this run, and earlier ones.
+
+    A run that has not finished may have left articles in front of its mark.
+    """
+    earlier = await asyncio.to_thread(read_marks, folder)
+    if run.state is not RunState.FINISHED:
+        return earlier
     done = ItemFilter(stage="listing", states=(ItemState.DONE,))
     new = [item.key async for item in _items(ledger, run, done) if item.key is not None and item.url is None]
-    earlier = await asyncio.to_thread(read_marks, folder)
     return list(dict.fromkeys((*new, *earlier)))[:MARKS_KEPT]
 
 
@@ -133,7 +185,9 @@ async def _has_any(pages: AsyncIterator[list[Row]]) -> bool:
 async def _failed(ledger: Ledger, run: Run, stage: str) -> AsyncIterator[Row]:
     async for item in _items(ledger, run, ItemFilter(stage=stage, states=(ItemState.DEAD,))):
         given = item.payload or {}
-        yield {"url": item.url, "title": given.get("title"), "date": given.get("date"), "error": item.error}
+        row = {"url": item.url, "title": given.get("title"), "date": given.get("date"), "error": item.error}
+        is_final = item.outcome == OutcomeClass.PERMANENT or "period" in given
+        yield row if is_final else {**row, PAYLOAD: json.dumps(given, ensure_ascii=False)}
 
 
 async def _add_rows(
@@ -167,13 +221,16 @@ async def _add_rows(
 
 
 def _replace_rows(file: Path, columns: Sequence[str], rows: Sequence[Row], settled: set[Any]) -> None:
-    """The rows of this run, and those that other runs of the day wrote and this one did not settle."""
+    """The rows of this run, and those that other runs wrote and this one did not settle."""
     failed = {row["url"]: row for row in rows}
-    before = [row for row in _read_rows(file) if row["url"] not in settled and row["url"] not in failed]
+    own_columns, urls = _read_urls(file)
+    if not failed and urls.isdisjoint(settled):
+        return
+    before = [row for row in _read_rows(file) if row.get("url") not in settled and row.get("url") not in failed]
     if not failed and not before:
         file.unlink(missing_ok=True)
         return
-    _replace(file, _csv_lines(columns, [*before, *failed.values()]))
+    _replace(file, _csv_lines(list(dict.fromkeys((*columns, *own_columns))), [*before, *failed.values()]))
 
 
 def _read_urls(file: Path) -> tuple[list[str], set[str]]:

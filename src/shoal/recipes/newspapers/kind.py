@@ -18,7 +18,7 @@ from shoal.define.counters import KNOWN, LEFT_OUT, NEW, Counters
 from shoal.define.scraper import Scraper
 from shoal.define.stage import AnyStage
 from shoal.define.yaml_scraper import YamlHeader
-from shoal.errors import AttemptEnded, PageMissing, Permanent, Skipped, Throttled
+from shoal.errors import AttemptEnded, PageMissing, Permanent, RequestRefused, Skipped, Throttled
 from shoal.model.item import NewItem
 from shoal.model.log import Log
 from shoal.recipes.newspapers.cleaning import FieldCleaner
@@ -98,15 +98,15 @@ class NewspaperContext:
         """Whether the dates of the listing decide about a period; pages of a daily archive belong to their day."""
         return not (isinstance(self.paper.listing, Archive) and self.paper.listing.date_format == "daily")
 
-    async def split_known(self, found: ListingPage, paging: Paging | None, earlier: EarlierRuns) -> Sequence[Entry]:
+    async def split_known(self, found: ListingPage, paging: Paging, earlier: EarlierRuns) -> Sequence[Entry]:
         """The articles of a page that are neither known nor, by the listing's dates, outside of the period.
 
         One that failed permanently is known as well: an earlier run has reported it.
         """
         entries = found.entries
-        if paging is not None and paging.has_period and self.by_entry_dates():
+        if paging.has_period and self.by_entry_dates():
             entries = tuple(entry for entry in entries if paging.covers(entry.date))
-        if paging is not None and paging.scratch:
+        if paging.scratch:
             return entries
         await self.known.load()
         unknown = [entry for entry in entries if not self.known.has(entry.url)]
@@ -116,12 +116,12 @@ class NewspaperContext:
         failed = await earlier.permanently_failed("article", {key for entry in left for key in keys[entry.url]})
         return [entry for entry in left if failed.isdisjoint(keys[entry.url])]
 
-    def article_key(self, entry: Entry, paging: Paging | None) -> str | None:
+    def article_key(self, entry: Entry, paging: Paging) -> str | None:
         """The key of an article whose page decides whether it belongs to the period; None for others.
 
         Its URL is no key of it: what is outside of the period is not known to later runs.
         """
-        if paging is None or not paging.has_period or entry.date is not None or not self.by_entry_dates():
+        if not paging.has_period or entry.date is not None or not self.by_entry_dates():
             return None
         by_page = self.reader.needs_page(entry.payload()) and self.reader.asks_for("date")
         return f"{paging.since or ''}..{paging.until or ''} {entry.url}" if by_page else None
@@ -133,7 +133,8 @@ class NewspaperContext:
         template = self.listing_urls.templates[paging.part]
         keys = {url: end_key(template, url) for url in found.urls}
         await self.known.load()
-        marked = await earlier.finished("listing", keys.values()) | self.known.marks
+        # A run that was interrupted may have left articles in front of its mark.
+        marked = await earlier.finished("listing", keys.values(), in_finished_runs=True) | self.known.marks
         return {url for url, key in keys.items() if key in marked}
 
     def is_start_page(self, paging: Paging) -> bool:
@@ -194,7 +195,7 @@ def newspaper(header: YamlHeader) -> Scraper:
             yield _page_item(first, context, paging)
 
     scraper.start(start)
-    scraper.write_folder = NewspaperFiles(header, lambda: scraper.from_scratch).write
+    scraper.write_folder = NewspaperFiles(header, scraper).write
     return scraper
 
 
@@ -205,12 +206,12 @@ def _page_item(listing: AnyStage, context: NewspaperContext, paging: Paging) -> 
     return listing.item(url, key=key, payload=paging.payload(), priority=LISTING_PRIORITY)
 
 
-def _retry_page_item(listing: AnyStage, url: str, paging: Paging | None = None) -> NewItem:
+def _retry_page_item(listing: AnyStage, url: str, paging: Paging, *, ends: bool = False) -> NewItem:
     """A failed page as an item of its own, which ends as done or as dead.
 
-    With `paging` its failure ended the series; when it succeeds, perhaps days later, the series continues.
+    `ends`: its failure ended the series; when it succeeds, perhaps days later, the series continues.
     """
-    payload = None if paging is None else msgspec.structs.replace(paging, again=True).payload()
+    payload = msgspec.structs.replace(paging, again=True).payload() if ends else paging.extent_payload()
     return listing.item(url, key=f"again {url}", payload=payload, priority=LISTING_PRIORITY)
 
 
@@ -227,18 +228,22 @@ async def _read_listing_page(
     listing = scraper.stages["listing"]
     paging = Paging.of(item.payload)
     if paging is None:
+        alone = Paging.alone(item.payload, scratch=scraper.from_scratch)
         found = await _fetch_listing_page(context, item, http)
-        fresh = await context.split_known(found, None, earlier)
+        fresh = await context.split_known(found, alone, earlier)
         _report_page(context, found, fresh, log, warn=True)
-        _count_articles(found, fresh, counters)
-        return list(_articles(scraper, context, fresh, None))
+        if not alone.has_period:
+            _count_articles(found, fresh, counters)
+        return list(_articles(scraper, context, fresh, alone))
     is_first = paging.pages == 0 and not (paging.scratch or paging.has_period)
-    new = [article async for article in _failed_before(context, scraper, earlier)] if is_first else []
+    new = [article async for article in _left_before(context, scraper, earlier)] if is_first else []
     listed: ListingPage | None = None
     try:
         listed = await _fetch_listing_page(context, item, http)
     except AttemptEnded as ended:
-        is_missing = isinstance(ended, PageMissing)
+        # Some APIs refuse the number of a page behind their last one.
+        behind_the_last = paging.had_articles and isinstance(ended, RequestRefused)
+        is_missing = isinstance(ended, PageMissing) or behind_the_last
         is_last_attempt = isinstance(ended, Permanent) or item.tries >= listing.policy.retries
         if isinstance(ended, Throttled) or not is_last_attempt or (paging.again and not is_missing):
             raise
@@ -250,7 +255,7 @@ async def _read_listing_page(
         if not is_missing:
             log.warning("listing page failed", why=ended.message)
             ends = after.batch_failed(context.paper.listing.batch_size)
-            new.append(_retry_page_item(listing, item.url or "", paging if ends else None))
+            new.append(_retry_page_item(listing, item.url or "", paging, ends=ends))
     else:
         fresh = await context.split_known(listed, paging, earlier)
         _report_page(context, listed, fresh, log, warn=False)
@@ -258,7 +263,7 @@ async def _read_listing_page(
             _count_articles(listed, fresh, counters)
         taken = list(_articles(scraper, context, fresh[: context.articles_left(paging)], paging))
         if listed.urls:
-            new += [_retry_page_item(listing, url) for url in paging.missing]
+            new += [_retry_page_item(listing, url, paging) for url in paging.missing]
         new += taken
         after = paging.after_page(
             listed.urls,
@@ -277,14 +282,22 @@ async def _read_listing_page(
     return new
 
 
-async def _failed_before(context: NewspaperContext, scraper: Scraper, earlier: EarlierRuns) -> AsyncIterator[NewItem]:
-    """The articles that failed in the run before. Their listing pages may not be read again."""
+async def _left_before(context: NewspaperContext, scraper: Scraper, earlier: EarlierRuns) -> AsyncIterator[NewItem]:
+    """The articles that earlier runs left: failed, or not begun. Their listing pages may not be read again."""
     await context.known.load()
-    for item in await earlier.failed("article"):
-        times = item.payload.get("failed_before", 0) + 1
-        if item.url is None or context.known.has(item.url) or "period" in item.payload or times > MAX_FAILED_RUNS:
+    left = [(item.url, item.payload, 1) for item in await earlier.failed("article")]
+    left += [(item.url, item.payload, 0) for item in await earlier.unfinished("article")]
+    in_files = context.known.failed.keys() - {url for url, _, _ in left}
+    in_files -= await earlier.finished("article", in_files) | await earlier.permanently_failed("article", in_files)
+    left += [(url, context.known.failed[url], 1) for url in sorted(in_files)]
+    for url, given, failed in left:
+        times = given.get("failed_before", 0) + failed
+        if url is None or context.known.has(url) or "period" in given or times > MAX_FAILED_RUNS:
             continue
-        yield scraper.stages["article"].item(item.url, payload={**item.payload, "failed_before": times})
+        payload = {**given, "failed_before": times} if times else given
+        new = scraper.stages["article"].item(url, payload=payload)
+        sends_request = "record" not in payload and context.reader.needs_page(payload)
+        yield new if sends_request else msgspec.structs.replace(new, lane=None)
 
 
 async def _fetch_listing_page(context: NewspaperContext, item: Item, http: Http) -> ListingPage:
@@ -351,7 +364,7 @@ def _end_of_series(
     context: NewspaperContext, listing: AnyStage, paging: Paging, found: ListingPage | None, log: Log
 ) -> Iterator[NewItem]:
     if not paging.had_articles:
-        yield from _nothing_found(context, listing, paging)
+        yield from _nothing_found(context, listing, paging, log)
         return
     if not paging.had_wanted:
         log.warning("every article of the listing was left out", why=WHY_LEFT_OUT)
@@ -361,13 +374,17 @@ def _end_of_series(
         yield listing.item(key=key, payload=marked, priority=LISTING_PRIORITY, lane=None)
 
 
-def _nothing_found(context: NewspaperContext, listing: AnyStage, paging: Paging) -> Iterator[NewItem]:
+def _nothing_found(context: NewspaperContext, listing: AnyStage, paging: Paging, log: Log) -> Iterator[NewItem]:
     """A series without any article is an error. Raises Permanent if it is one of the file.
 
     A page that was read shows that the URLs are right. Those that are missing are then behind the last page. That an
-    archive has no page of a period may be right.
+    archive has no article of a period may be right.
     """
-    if paging.has_period and not paging.read and isinstance(context.paper.listing, Archive):
+    if paging.has_period and isinstance(context.paper.listing, Archive):
+        if paging.read and not context.known.has_any:
+            log.warning("the archive has no article of the period", why="it was quiet, or check selectors.thumbnail")
+        elif not paging.lost:
+            log.info("the archive has no article of the period")
         return iter(())
     if paging.read:
         where = "json_paths" if context.paper.selectors.thumbnail is None else "selectors.thumbnail"
@@ -375,11 +392,11 @@ def _nothing_found(context: NewspaperContext, listing: AnyStage, paging: Paging)
         raise Permanent(f"no page of the listing has an article: check {where}{more}")
     if not paging.missing and not paging.failed:
         raise Permanent("no page of the listing exists: check listing.url_template")
-    return (_retry_page_item(listing, url) for url in paging.missing)
+    return (_retry_page_item(listing, url, paging) for url in paging.missing)
 
 
 def _articles(
-    scraper: Scraper, context: NewspaperContext, entries: Sequence[Entry], paging: Paging | None
+    scraper: Scraper, context: NewspaperContext, entries: Sequence[Entry], paging: Paging
 ) -> Iterator[NewItem]:
     stage = scraper.stages["article"]
     for entry in entries:
@@ -388,6 +405,6 @@ def _articles(
             yield stage.item(entry.url, payload=payload, lane=None)  # no request is sent
             continue
         key = context.article_key(entry, paging)
-        if key is not None and paging is not None:
+        if key is not None:
             payload["period"] = msgspec.to_builtins([paging.since, paging.until])
         yield stage.item(entry.url, key=key, payload=payload)

@@ -8,7 +8,7 @@ import glob
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import msgspec
 
@@ -22,6 +22,8 @@ SUFFIXES = (".csv", ".jsonl", ".txt")
 DATA_FOLDER = "data"
 METADATA = "metadata.json"
 DROPPED = "dropped.csv"
+FAILED_NEWS = "failed_news"
+PAYLOAD = "payload"
 MARKS = "read_behind"
 MAX_FIELD_BYTES = 16 << 20
 
@@ -39,7 +41,8 @@ class KnownArticles:
     """The keys of the known articles, loaded once in every process that reads the listing.
 
     `marks`: the articles behind which earlier runs have read everything, as `end_key` names them. They are also in the
-    ledger; those of the files are for runs whose ledger is new each time.
+    ledger; those of the files are for runs whose ledger is new each time. So are `failed`: the payloads of the articles
+    that failed and may be tried again, by URL.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class KnownArticles:
         self._patterns = as_tuple(paper.known)
         self._keys: frozenset[bytes] | None = None
         self.marks: frozenset[str] = frozenset()
+        self.failed: dict[str, dict[str, Any]] = {}
         self._reading = asyncio.Lock()
         for pattern in self._patterns:
             if not pattern.endswith(SUFFIXES):
@@ -74,9 +78,15 @@ class KnownArticles:
         assert self._keys is not None, "load() comes first"
         return bool(self._keys) and _key(url) in self._keys
 
+    @property
+    def has_any(self) -> bool:
+        return bool(self._keys)
+
     def _read(self) -> frozenset[bytes]:
         folder = self._header.folder
         self.marks = frozenset(read_marks(folder / newspaper_folder(self._header, self._data_folder())))
+        for file in sorted((folder / newspaper_folder(self._header, self._data_folder())).glob(f"{FAILED_NEWS}_*.csv")):
+            self.failed |= _failed_articles(file)
         own = glob.escape(str(newspaper_folder(self._header, self._data_folder())))
         patterns = (*self._patterns, f"{own}/news*.csv", f"{own}/{DROPPED}", f"{own}/*.jsonl")
         found = (glob.glob(pattern, root_dir=folder, recursive=True) for pattern in patterns)
@@ -98,6 +108,17 @@ def read_marks(folder: Path) -> list[str]:
         return []
     marks = facts.get(MARKS) if isinstance(facts, dict) else None
     return [mark for mark in marks if isinstance(mark, str)] if isinstance(marks, list) else []
+
+
+def _failed_articles(file: Path) -> dict[str, dict[str, Any]]:
+    """Those of one day. Rows without a payload are left out: those that are final, or that another program wrote."""
+    csv.field_size_limit(MAX_FIELD_BYTES)
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            rows = [(row.get("url"), row.get(PAYLOAD)) for row in csv.DictReader(lines)]
+            return {url: msgspec.json.decode(text, type=dict[str, Any]) for url, text in rows if url and text}
+    except (OSError, ValueError, csv.Error):
+        return {}
 
 
 def _urls(file: Path, code: str | None = None) -> Iterator[str]:

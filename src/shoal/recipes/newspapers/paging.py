@@ -182,6 +182,17 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The progress in a payload; None for a page that is not part of a series."""
         return msgspec.convert(payload, cls) if "newest" in payload else None
 
+    @classmethod
+    def alone(cls, payload: Mapping[str, Any], *, scratch: bool) -> Paging:
+        """Of a page that is read alone, with the period that its payload has, see `extent_payload`."""
+        paging = msgspec.convert({"newest": dt.date.min, **payload}, cls)
+        return msgspec.structs.replace(paging, scratch=paging.scratch or scratch)
+
+    def extent_payload(self) -> dict[str, Any]:
+        """The payload of one of its pages that is read again, alone."""
+        extent = {"since": self.since, "until": self.until, "scratch": self.scratch}
+        return {name: msgspec.to_builtins(value) for name, value in extent.items() if value}
+
     def payload(self) -> dict[str, Any]:
         built: dict[str, Any] = msgspec.to_builtins(self)
         return built

@@ -20,6 +20,8 @@ _FRENCH_MONTHS = (
     *("janvier", "février", "mars", "avril", "mai", "juin", "juillet"),
     *("août", "septembre", "octobre", "novembre", "décembre"),
 )
+# What many APIs say of a page behind their last one.
+_NO_SUCH_PAGE = json.dumps({"code": "invalid_page_number", "message": "The page number is larger than their number."})
 # The first and the last day that the archives of the project ask for.
 ARCHIVE_DAYS = 60
 
@@ -63,6 +65,8 @@ class NewspaperSites(StandIn):
         if paper.layout == "api_picky" and "Mozilla" not in request.headers.get("User-Agent", ""):
             return StandInResponse(status=403, note=paper.key)
         stories = self.stories(paper.key)
+        if paper.layout == "api_body" and parts[2:3] == ["api"] and not _page(stories, int(request.query["page"])):
+            return StandInResponse(status=400, body=_NO_SUCH_PAGE, content_type=JSON, note=paper.key)
         if parts[2:3] == ["story"]:
             body = self._story_page(paper, stories, parts[3])
         else:

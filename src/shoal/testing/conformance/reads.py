@@ -14,7 +14,7 @@ from shoal.model.egress import EgressWait
 from shoal.model.item import ItemState
 from shoal.model.lane import LanePolicy
 from shoal.model.outcome import AttemptDecision, DecisionKind, FinishedAttempt, OutcomeClass
-from shoal.model.run import Run
+from shoal.model.run import Run, RunState
 from shoal.model.url_key import key_hash
 from shoal.model.views import ItemFilter, ItemView, WaitReason
 from shoal.model.worker import Scope, WorkerReport, WorkerState
@@ -66,6 +66,16 @@ class ReadsConformance:
         assert await finished(second, "list") == {"listed"}
         assert await finished(second, "nope") == set()
         assert await ledger.reads.finished_elsewhere(second.id, "page", []) == set()
+        assert await ledger.reads.finished_elsewhere(second.id, "page", list(hashes), in_finished_runs=True) == set()
+        complete = await harness.run("list", "page")
+        await harness.put(complete, "of a finished run", stage="page")
+        await harness.finish(worker, await harness.claim(worker))
+        hash_ = key_hash("of a finished run")
+        assert await ledger.reads.finished_elsewhere(second.id, "page", [hash_], in_finished_runs=True) == set()
+        await ledger.runs.seal(complete.id)
+        await ledger.upkeep.run_once()
+        assert (await ledger.runs.get(complete.id)).state is RunState.FINISHED
+        assert await ledger.reads.finished_elsewhere(second.id, "page", [hash_], in_finished_runs=True) == {hash_}
         failed = await ledger.reads.finished_elsewhere(second.id, "page", list(hashes), failed=True)
         assert {hashes[found] for found in failed} == {"bad"}
         other = await harness.run("list", "page", code_version="other")
