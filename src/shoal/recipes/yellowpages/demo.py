@@ -137,8 +137,8 @@ class YellowPagesDemo(RecipeDemo):
         self._proxies: RunningProxies | None = None
 
     def stand_in(self) -> YellowPages:
-        options = {"captcha_every": CAPTCHA_EVERY, "min_gap": MIN_GAP, "latency": (0.01, 0.05)}
-        return YellowPages(faults=("captcha", "limits"), **options)
+        faults = ("captcha", "limits")
+        return YellowPages(faults=faults, captcha_every=CAPTCHA_EVERY, min_gap=MIN_GAP, latency=(0.01, 0.05))
 
     @contextmanager
     def serving(self, folder: Path) -> Iterator[RunningStandIn[YellowPages]]:
