@@ -311,6 +311,8 @@ def test_a_row_that_is_not_profiled_keeps_its_time_and_its_error(either: Project
         return str(found["scraped_at"])[:19], found["retry_count"], found["last_error"]
 
     assert row() == ("2024-01-05 10:00:00", 2, "timeout")
+    said = either.shoal("enqueue", "github", "--idempotency-key", "first", code=4).stderr  # as the containers begin
+    assert "still active" in said
     either.shoal("run", "github", "-q", timeout=PATIENCE)
     assert row() == ("2024-01-05 10:00:00", 0, None)
 
