@@ -1,4 +1,4 @@
-"""Retries and backoff that an operator stores while a worker runs: they hold for its next attempts, without a restart."""
+"""Retries and backoff that an operator stores while a worker runs: they hold for its next attempts."""
 
 import asyncio
 from collections.abc import AsyncIterator

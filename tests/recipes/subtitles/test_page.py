@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group
 
 @pytest.fixture
 def served(project: Project) -> Iterator[ServedProject]:
-    """A project with a channel of three videos, whose job is paused, so that no worker is started."""
+    """A project with a channel of four videos, whose job is paused, so that no worker is started."""
     write_project(project.folder, dict(find_project("subtitles").files()))
 
     async def work(run_id: str) -> None:
@@ -50,6 +50,15 @@ async def test_a_channel_is_pasted_and_captions_are_read(browser: Browser, serve
             await tab.page.emulate_media(color_scheme=theme)
             assert await tab.violations("all" if theme == "light" else "contrast") == []
         assert [width for width in (1440, 1024, 390) if await tab.overflow(width) > 0] == []
+
+        # What robots.txt forbids is shown as such, and can be tried again.
+        statuses = tab.page.get_by_role("group", name="Status")
+        await statuses.get_by_role("button", name="skipped").click()
+        await expect(tab.page.get_by_role("cell", name="robots.txt forbids it")).to_be_visible()
+        await tab.page.get_by_role("button", name="Retry", exact=True).click()
+        await tab.dialog.get_by_role("button", name="Retry", exact=True).click()
+        await expect(tab.page.get_by_text("No video is skipped.")).to_be_visible()
+        await statuses.get_by_role("button", name="all").click()
 
         # Captions are text, and so are titles.
         await tab.page.get_by_role("button", name="One", exact=True).click()

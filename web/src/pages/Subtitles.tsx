@@ -21,6 +21,7 @@ interface Channel {
   processing: number;
   completed: number;
   failed: number;
+  skipped: number;
   reading: boolean;
   error: string | null;
 }
@@ -72,7 +73,8 @@ const JOB_LOOK: Record<Job["status"], { tone: Tone; icon: IconName }> = {
   completed: { tone: "ok", icon: "done" },
   failed: { tone: "bad", icon: "dead" },
 };
-const FILTERS = ["", "completed", "failed", "pending", "processing"] as const;
+const FILTERS = ["", "completed", "failed", "skipped", "pending", "processing"] as const;
+const RETRIED: readonly VideoStatus[] = ["failed", "skipped"];
 
 const asError = (caught: unknown): ApiError => (caught instanceof ApiError ? caught : new ApiError(0, "bug", String(caught)));
 
@@ -184,7 +186,7 @@ function AddChannel({ job }: { job: Job | null }) {
 }
 
 function Progress({ job, channels }: { job: Job; channels: Channel[] }) {
-  const done = channels.reduce((sum, each) => sum + each.completed + each.failed, 0);
+  const done = channels.reduce((sum, each) => sum + each.completed + each.failed + each.skipped, 0);
   const total = channels.reduce((sum, each) => sum + each.total_videos, 0);
   const metrics = job.performance_metrics;
   return (
@@ -225,13 +227,15 @@ function ChannelList({ channels, more, chosen }: { channels: Channel[]; more: bo
           <StackedBar label={`Videos of ${one.name}`} legend={false} parts={[
             { key: "completed", label: "completed", value: one.completed, color: "fill-done" },
             { key: "failed", label: "failed", value: one.failed, color: "fill-dead" },
+            { key: "skipped", label: "skipped", value: one.skipped, color: "fill-skipped" },
             { key: "processing", label: "processing", value: one.processing, color: "fill-leased" },
-            { key: "pending", label: "pending", value: one.pending, color: "fill-skipped" },
+            { key: "pending", label: "pending", value: one.pending, color: "fill-ready" },
           ]} />
         ),
     },
     { key: "completed", head: "Completed", end: true, width: "100px", cell: (one) => <Num value={one.completed} zero="muted" /> },
     { key: "failed", head: "Failed", end: true, width: "80px", cell: (one) => <Num value={one.failed} zero="muted" /> },
+    { key: "skipped", head: "Skipped", end: true, width: "80px", cell: (one) => <Num value={one.skipped} zero="muted" /> },
     { key: "total", head: "Videos", end: true, width: "80px", cell: (one) => <Num value={one.total_videos} /> },
     {
       key: "actions", head: <span class="visually-hidden">Actions</span>, label: "", end: true, width: "300px", wide: true,
@@ -284,7 +288,7 @@ function VideoList({ channel }: { channel: Channel }) {
       key: "actions", head: <span class="visually-hidden">Actions</span>, label: "", end: true, width: "116px",
       cell: (one) =>
         one.status === "completed" ? <a class="button small-button" href={apiUrl(`/subtitles/${one.video_id}/download`)} download aria-label={`Download the captions of ${one.title} as .txt`}><Icon name="drain" /><span>.txt</span></a>
-        : one.status === "failed" ? <Button small icon="retry" disabledBecause={refusal} onClick={() => ask({ title: "Retry the video", confirm: "Retry", action: () => ({ method: "POST", path: `/videos/${one.video_id}/retry` }) })}>Retry</Button>
+        : RETRIED.includes(one.status) ? <Button small icon="retry" disabledBecause={refusal} onClick={() => ask({ title: "Retry the video", confirm: "Retry", action: () => ({ method: "POST", path: `/videos/${one.video_id}/retry` }) })}>Retry</Button>
         : null,
     },
   ];
