@@ -159,7 +159,34 @@ async def test_a_paused_job_stays_paused_and_an_ended_run_goes_on(
 async def test_what_is_no_address_is_refused(api: httpx.AsyncClient) -> None:
     for url in ("file:///etc/passwd", "javascript:alert(1)", "boats", "", "https://", "https://x" + "y" * 3_000):
         await ask(api, "POST", "/channels", {"url": url}, status=422)
+        await ask(api, "POST", "/channels", {"url": url}, status=422, preview="true")
     assert await ask(api, "GET", "/channels") == {"rows": [], "cursor": None}
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        "https://videos.example/@boats#about",
+        "https://videos.example/@boats?",
+        "https://videos.example/./@boats",
+        "https://videos.example:443/@boats",
+        "HTTPS://Videos.Example/@boats",
+    ],
+)
+async def test_a_channel_has_one_name_however_its_address_is_spelled(
+    api: httpx.AsyncClient, either_harness: LedgerHarness, spelling: str
+) -> None:
+    """Another spelling of a known channel reads that one again; after it was deleted, it adds that one anew."""
+    first = await ask(api, "POST", "/channels", {"url": URL})
+    await do_the_work(either_harness)
+    previewed = await ask(api, "POST", "/channels", {"url": spelling}, preview="true")
+    assert (previewed["channel_id"], previewed["total_videos"]) == (first["channel_id"], 4)
+    again = await ask(api, "POST", "/channels", {"url": spelling})
+    assert (again["channel_id"], again["total_videos"], again["reading"]) == (first["channel_id"], 4, True)
+    assert [row["channel_id"] for row in (await ask(api, "GET", "/channels"))["rows"]] == [first["channel_id"]]
+    await ask(api, "DELETE", f"/channels/{first['channel_id']}")
+    anew = await ask(api, "POST", "/channels", {"url": spelling})
+    assert (anew["channel_id"], anew["total_videos"]) == (f"{first['channel_id']}.1", 0)
 
 
 async def test_viewers_look_and_change_nothing(api: httpx.AsyncClient) -> None:

@@ -133,10 +133,12 @@ async def list_channels(
 @router.post("/channels")
 async def add_channel(fleet: ServedFleet, body: NewChannel, preview: Preview = False) -> ChannelAnswer:
     """Add a channel or a playlist, or read it again: only videos that are new are added."""
-    url = body.url.strip()
-    if not url.startswith(("http://", "https://")):
+    scheme, _, rest = body.url.strip().partition("://")
+    url = f"{scheme.lower()}://{rest}"
+    if not url.startswith(("http://", "https://")) or not channel_id(url):
         raise UsageError(
-            f"{url[:100]!r} is not the address of a channel.", remedy="Paste one that begins with https://."
+            f"{body.url.strip()[:100]!r} is not the address of a channel.",
+            remedy="Paste one that begins with https://.",
         )
     async with changing:
         run = await _run(fleet)
