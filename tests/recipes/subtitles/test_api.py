@@ -60,6 +60,9 @@ async def test_channels_videos_and_captions(api: httpx.AsyncClient, either_harne
     numbers = ("total_videos", "completed", "failed", "skipped", "pending", "processing")
     assert [channel[name] for name in numbers] == [4, 1, 1, 1, 1, 0]
     assert await ask(api, "GET", f"/channels/{channel['channel_id']}") == channel
+    queue = await ask(api, "GET", "/jobs/queue/stats")
+    assert queue["total"] == channel["total_videos"], "the queue is that of the videos, without the listing"
+    assert [queue[name] for name in numbers[1:]] == [channel[name] for name in numbers[1:]]
 
     page = await ask(api, "GET", "/videos", channel=channel["channel_id"], limit=2)
     rest = await ask(api, "GET", "/videos", channel=channel["channel_id"], cursor=page["cursor"])
