@@ -24,7 +24,7 @@ from shoal.model.outcome import FinishedAttempt
 from shoal.model.run import RunState
 from shoal.model.views import Counts
 from shoal.model.worker import POOL_LOST_SECONDS, Scope, WorkerPoolSpec, WorkerSpec
-from shoal.service.jobs import Jobs, format_eta, job_status
+from shoal.service.jobs import Jobs, format_eta, job_status, out_of_bounds
 from shoal.service.local_pools import LocalPools, find_target, project_scrapers
 from shoal.testing.harness import LedgerHarness, dead, done, retry
 
@@ -352,6 +352,9 @@ async def test_settings_are_kept_in_the_ledger_and_checked(
     for given in wrong:
         with pytest.raises(UsageError):
             await jobs.put_settings(given, by="ann")
+    for change in (jobs.preview_settings({}), jobs.put_settings({}, by="ann")):
+        with pytest.raises(UsageError, match="Nothing to change"):
+            await change
     assert await jobs.settings() == again
 
 
@@ -361,6 +364,11 @@ async def test_a_configured_number_out_of_bounds_is_refused_and_not_cut(
     (tmp_path / "shoal.toml").write_text('[scrapers.shop]\ntarget = "shop.py"\nworkers = 50\n')
     project = load_settings({"ledger": settings.ledger}, environ={}, folder=tmp_path)
     jobs = make_jobs(project, either_harness, "shop")
+    assert (await jobs.settings()).max_workers == 50, "what is configured is shown as it is"
+    assert out_of_bounds(project, "shop") == [
+        "max_workers of shop is configured as 50; under /jobs it must be from 1 to 20."
+    ]
+    assert out_of_bounds(settings, "shop") == []
     run = await either_harness.run()
     await either_harness.ledger.runs.pause(run.id)
     for begin in (jobs.start, jobs.restart, jobs.resume):

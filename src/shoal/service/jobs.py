@@ -67,6 +67,11 @@ _STORED = {
     "backoff_factor": "backoff_factor",
     "output_dir": "output_dir",
 }
+_BOUNDS: dict[str, tuple[type, float, float]] = {
+    "max_workers": (int, 1, MAX_WORKERS),
+    "max_retries": (int, 0, MAX_RETRIES),
+    "backoff_factor": (float, 1, MAX_BACKOFF),
+}
 
 
 class JobSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,6 +212,30 @@ def find_job_scraper(settings: Settings, given: str) -> str:
     name = by_target.get(os.path.normpath(given), given)
     find_target(settings, name)
     return name
+
+
+def configured_settings(settings: Settings, scraper: str) -> JobSettings:
+    """What the configuration says, else S4's defaults. It may be out of S4's bounds: see `out_of_bounds`."""
+    config = settings.with_scraper_table(scraper)
+    has_files = "files" in config.origins and config.origins["files"].kind != "default"
+    return JobSettings(
+        max_workers=config.workers or DEFAULT_WORKERS,
+        max_retries=config.retries,
+        backoff_factor=config.backoff_factor,
+        output_dir=config.files if has_files else DEFAULT_OUTPUT,
+    )
+
+
+def out_of_bounds(settings: Settings, scraper: str) -> list[str]:
+    """A sentence for each number of the configuration that `POST /settings` would refuse."""
+    configured = configured_settings(settings, scraper)
+    problems = []
+    for name, (_, low, high) in _BOUNDS.items():
+        if not low <= (value := getattr(configured, name)) <= high:
+            problems.append(
+                f"{name} of {scraper} is configured as {value:g}; under /jobs it must be from {low:g} to {high:g}."
+            )
+    return problems
 
 
 class Jobs:
@@ -354,16 +383,8 @@ class Jobs:
         """What is stored, else what the configuration says, else S4's defaults."""
         found = await self._ledger.settings.get(scraper_scope(self.scraper))
         stored = {} if found is None else found[1]
-        config = self._project.with_scraper_table(self.scraper)
-        has_files = "files" in config.origins and config.origins["files"].kind != "default"
-        configured = JobSettings(
-            max_workers=min(MAX_WORKERS, config.workers or DEFAULT_WORKERS),
-            max_retries=config.retries,
-            backoff_factor=config.backoff_factor,
-            output_dir=config.files if has_files else DEFAULT_OUTPUT,
-        )
         known = {name: stored[key] for name, key in _STORED.items() if stored.get(key) is not None}
-        return msgspec.structs.replace(configured, **known)
+        return msgspec.structs.replace(configured_settings(self._project, self.scraper), **known)
 
     async def wanted_workers(self, given: int | None = None) -> int:
         """How many workers a start means: those given, else the setting. Raises UsageError for too many."""
@@ -760,14 +781,11 @@ def _check_workers(workers: int) -> None:
 
 def _check_settings(given: Mapping[str, Any]) -> None:
     """S4.2: the bounds; a folder must stay in the project, because it may come from the network."""
-    bounds: dict[str, tuple[type, float, float]] = {
-        "max_workers": (int, 1, MAX_WORKERS),
-        "max_retries": (int, 0, MAX_RETRIES),
-        "backoff_factor": (float, 1, MAX_BACKOFF),
-    }
+    if not given:
+        raise UsageError("Nothing to change.", remedy=f"Give one or more of {', '.join(_STORED)}.")
     for name, value in given.items():
-        if name in bounds:
-            kind, low, high = bounds[name]
+        if name in _BOUNDS:
+            kind, low, high = _BOUNDS[name]
             is_number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
             if not is_number or not low <= value <= high:
                 raise UsageError(f"{name} is {value!r}; it must be from {low:g} to {high:g}.")

@@ -88,6 +88,27 @@ async def test_a_channel_is_pasted_and_captions_are_read(browser: Browser, serve
         tab.check("Failed to load resource: the server responded with a status of 422")
 
 
+async def test_settings_are_checked_at_their_fields(browser: Browser, served: ServedProject) -> None:
+    """S4.2: what is no number within the bounds is said at the field and not sent."""
+    async with open_tab(browser, served.url) as tab:
+        await tab.open("subtitles")
+        retries, save = tab.page.get_by_label("Retries"), tab.page.get_by_role("button", name="Save")
+        for typed in ("abc", "2,5", "2.5", "11", ""):
+            await retries.fill(typed)
+            await expect(tab.page.get_by_text("It must be a whole number from 0 to 10.")).to_be_visible()
+            await retries.press("Enter")
+            await expect(save).to_be_disabled()
+        assert await tab.violations() == []
+        assert served.get("/settings")["max_retries"] == 3
+        await retries.fill("2")
+        await tab.page.get_by_label("Backoff factor").fill("2.5")
+        await save.click()
+        await expect(tab.page.get_by_text("Changed. Workers follow.")).to_be_visible()
+        settings = served.get("/settings")
+        assert (settings["max_retries"], settings["backoff_factor"], settings["max_workers"]) == (2, 2.5, 5)
+        tab.check()
+
+
 async def test_other_projects_do_not_have_the_page(browser: Browser, looked: Looked) -> None:
     async with open_tab(browser, looked.url) as tab:
         await tab.open("")

@@ -336,11 +336,27 @@ function CaptionDialog({ id }: { id: string }) {
   );
 }
 
-const SETTINGS = [
-  ["max_workers", "Workers", "1 to 20; a running pool grows or shrinks at once"],
-  ["max_retries", "Retries", "0 to 10, after the first try"],
-  ["backoff_factor", "Backoff factor", "1 to 10: 2 waits 2, 4, 8 ... seconds"],
-] as const;
+interface NumberSetting {
+  name: "max_workers" | "max_retries" | "backoff_factor";
+  label: string;
+  hint: string;
+  low: number;
+  high: number;
+  whole: boolean;
+}
+
+const SETTINGS: readonly NumberSetting[] = [
+  { name: "max_workers", label: "Workers", hint: "1 to 20; a running pool grows or shrinks at once", low: 1, high: 20, whole: true },
+  { name: "max_retries", label: "Retries", hint: "0 to 10, after the first try", low: 0, high: 10, whole: true },
+  { name: "backoff_factor", label: "Backoff factor", hint: "1 to 10: 2 waits 2, 4, 8 ... seconds", low: 1, high: 10, whole: false },
+];
+
+/** What is wrong with a number as it was typed or configured; null when nothing is. */
+function refused(value: string, { low, high, whole }: NumberSetting): string | null {
+  const number = Number(value);
+  const right = value.trim() !== "" && Number.isFinite(number) && (!whole || Number.isInteger(number)) && number >= low && number <= high;
+  return right ? null : `It must be a ${whole ? "whole number" : "number"} from ${low} to ${high}.`;
+}
 
 function SettingsCard() {
   const refusal = useRefusal();
@@ -349,7 +365,8 @@ function SettingsCard() {
   const [error, setError] = useState<ApiError | null>(null);
   if (settings.data === null) return settings.error ? <ErrorNote error={settings.error} onRetry={settings.reload} /> : <Placeholder height={140} label="Loading the settings" />;
   const data = settings.data;
-  const given = Object.entries(typed).filter(([name, value]) => value !== "" && value !== String(data[name as keyof JobSettings]));
+  const given = Object.entries(typed).filter(([name, value]) => value !== String(data[name as keyof JobSettings]));
+  const wrong = SETTINGS.some((each) => refused(typed[each.name] ?? String(each.low), each) !== null);
   const save = async (): Promise<void> => {
     const failed = await send({ method: "POST", path: "/settings", body: Object.fromEntries(given.map(([name, value]) => [name, Number(value)])) });
     setError(failed);
@@ -365,13 +382,19 @@ function SettingsCard() {
         class="job-settings"
         onSubmit={(event) => {
           event.preventDefault();
-          if (!refusal && given.length > 0) void save();
+          if (!refusal && !wrong && given.length > 0) void save();
         }}
       >
-        {SETTINGS.map(([name, label, hint]) => (
-          <Field key={name} label={label} type="text" hint={hint} value={typed[name] ?? String(data[name])} onChange={(value) => setTyped((before) => ({ ...before, [name]: value }))} />
-        ))}
-        <Button type="submit" disabledBecause={refusal ?? (given.length === 0 ? "Nothing was changed." : null)}>Save</Button>
+        {SETTINGS.map((each) => {
+          const value = typed[each.name] ?? String(data[each.name]);
+          return (
+            <Field
+              key={each.name} label={each.label} hint={each.hint} value={value} error={refused(value, each)}
+              onChange={(now) => setTyped((before) => ({ ...before, [each.name]: now }))}
+            />
+          );
+        })}
+        <Button type="submit" disabledBecause={refusal ?? (given.length === 0 ? "Nothing was changed." : wrong ? "Correct the numbers first." : null)}>Save</Button>
       </form>
       {error && <ErrorNote error={error} />}
     </Card>
