@@ -54,7 +54,7 @@ async def test_a_channel_is_pasted_and_captions_are_read(browser: Browser, serve
         # What robots.txt forbids is shown as such, and can be tried again.
         statuses = tab.page.get_by_role("group", name="Status")
         await statuses.get_by_role("button", name="skipped").click()
-        await expect(tab.page.get_by_role("cell", name="robots.txt forbids it")).to_be_visible()
+        await expect(tab.page.get_by_role("cell", name="Four")).to_be_visible()
         await tab.page.get_by_role("button", name="Retry", exact=True).click()
         await tab.dialog.get_by_role("button", name="Retry", exact=True).click()
         await expect(tab.page.get_by_text("No video is skipped.")).to_be_visible()
@@ -78,7 +78,10 @@ async def test_a_channel_is_pasted_and_captions_are_read(browser: Browser, serve
         field = tab.page.get_by_label("Channel or playlist")
         await field.fill("boats")
         await field.press("Enter")
-        await expect(tab.page.get_by_text("is not the address of a channel")).to_be_visible()
+        refused = tab.page.get_by_text("is not the address of a channel")
+        await expect(refused).to_be_visible()
+        await field.fill("")
+        await expect(refused).to_have_count(0)
         await field.fill("https://videos.example/@ropes")
         await field.press("Enter")
         await expect(tab.page.get_by_role("button", name="https://videos.example/@ropes")).to_be_visible(

@@ -176,7 +176,11 @@ function AddChannel({ job }: { job: Job | null }) {
         }}
       >
         <Field
-          label="Channel or playlist" value={url} onChange={setUrl} placeholder="Paste its address here" name="channel"
+          label="Channel or playlist" value={url} placeholder="Paste its address here" name="channel"
+          onChange={(value) => {
+            setUrl(value);
+            setError(null); // it was said of another address
+          }}
           error={error && `${error.message} ${error.hint}`} hint="One that is here already is read again: only new videos are added."
         />
         <Button type="submit" kind="primary" icon="subtitles" disabled={busy} disabledBecause={refusal ?? (url.trim() === "" ? "Paste an address first." : null)}>Add channel</Button>
