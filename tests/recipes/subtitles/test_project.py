@@ -8,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from shoal.demo.recipe import write_environment
 from shoal.recipes.subtitles.stand_in import VideoSite
+from tests.recipes.subtitles.conftest import served_subtitles
 from tests.support import LONG
 from tests.support.project import Project, clean_environment
 
@@ -30,6 +34,45 @@ main()
 def test_the_tests_of_the_project_pass(project: Project) -> None:
     project.shoal("init", ".", "--recipe", "subtitles")
     assert " passed" in project.run_own_tests()
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"MAX_WORKERS": "50"}, "MAX_WORKERS is 50; it must be from 1 to 20"),
+        ({"MAX_WORKERS": "0"}, "MAX_WORKERS is 0; it must be from 1 to 20"),
+        ({"MAX_RETRIES": "11"}, "MAX_RETRIES is 11; it must be from 0 to 10"),
+    ],
+)
+def test_a_pool_keeps_the_bounds_of_the_settings(project: Project, variables: dict[str, str], said: str) -> None:
+    """S4.2: configured numbers that `POST /settings` would refuse start nothing."""
+    project.shoal("init", ".", "--recipe", "subtitles")
+    project.urls(["http://127.0.0.1:1/@harbour"], "channels.txt")
+    pool = ("pool", "subtitles", "--urls-file", "channels.txt", "--dry-run")
+    assert "within their bounds" in project.shoal(*pool, fresh=True).stdout
+    write_environment(project.folder, variables)
+    refused = project.shoal(*pool, fresh=True, code=2)
+    assert said in refused.stdout + refused.stderr
+    assert f"Correct {next(iter(variables))} in .env." in refused.stdout + refused.stderr
+
+
+def test_the_server_says_what_is_out_of_bounds(project: Project) -> None:
+    """S4.2: it is shown as it is configured, the server says so at its start, and nothing starts with it."""
+    with VideoSite(videos=1, ordinary=True).serving() as site:  # noqa: SIM117
+        with served_subtitles(project, site, MAX_WORKERS="50", MAX_RETRIES="11") as served:
+            for text in (
+                "max_workers of subtitles is configured as 50;",
+                "max_retries of subtitles is configured as 11;",
+            ):
+                assert text in served.command.stderr
+            settings = served.get("/settings")
+            assert (settings["max_workers"], settings["max_retries"]) == (50, 11)
+            served.post("/channels", {"url": site.site.channel_url})
+            refused = served.post("/jobs/start", status=422)["error"]
+            assert "configured for 50 workers; it must be from 1 to 20" in refused["message"]
+            refused = served.post("/jobs/workers/start", {"num_workers": 2}, status=409)["error"]
+            assert "MAX_WORKERS is 50; it must be from 1 to 20" in refused["message"]
+            assert served.get("/api/v1/pools")["rows"] == []
 
 
 def test_yt_dlp_runs_no_program_and_no_code_of_the_user(project: Project) -> None:

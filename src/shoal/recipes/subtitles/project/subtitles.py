@@ -7,7 +7,7 @@ from yt_dlp.utils import unsmuggle_url
 
 from captions import NotCaptions, choose_track, file_name, to_text
 from extract import extract
-from shoal import Files, Http, Item, Log, Notes, Permanent, Scraper, url_hash
+from shoal import CheckFailed, Files, Http, Item, Log, Notes, Permanent, Scraper, url_hash
 from shoal.errors import InvalidItem
 
 DELETED_VIDEOS = "deleted_videos"  # how often each was deleted with its channel: {short_hash(url): times}
@@ -20,6 +20,8 @@ class Options:
     languages: list[str] = field(default_factory=lambda: ["en"])  # then the first one that there is
     auto_captions: bool = False  # also captions that a machine made
     max_videos: int = 0  # of a channel; 0: all
+    max_workers: int = 5
+    max_retries: int = 3
 
 
 subtitles = Scraper("subtitles", settings=Options, one_run=True)
@@ -41,6 +43,18 @@ def channel_id(url: str) -> str:
 def channel_of(item) -> str:
     """The partition of an item: its channel."""
     return (item.payload or {}).get("channel") or channel_id(item.url)
+
+
+@subtitles.preflight
+def bounds(options: Options) -> str:
+    """Those that `POST /settings` has hold for what is configured too, whatever starts the workers."""
+    for name, value, low, high in (
+        ("MAX_WORKERS", options.max_workers, 1, 20),
+        ("MAX_RETRIES", options.max_retries, 0, 10),
+    ):
+        if not low <= value <= high:
+            raise CheckFailed(f"{name} is {value}; it must be from {low} to {high}", remedy=f"Correct {name} in .env.")
+    return "workers and retries are within their bounds"
 
 
 @subtitles.stage(partition=channel_of, concurrency=20, record_key="channel", on_duplicate="replace")
