@@ -54,8 +54,8 @@ async def test_a_channel_is_pasted_and_captions_are_read(browser: Browser, serve
         # What robots.txt forbids is shown as such, and can be tried again.
         statuses = tab.page.get_by_role("group", name="Status")
         await statuses.get_by_role("button", name="skipped").click()
-        await expect(tab.page.get_by_role("cell", name="Four")).to_be_visible()
-        await tab.page.get_by_role("button", name="Retry", exact=True).click()
+        row = tab.page.get_by_role("row").filter(has_text="Four")
+        await row.get_by_role("button", name="Retry").click()
         await tab.dialog.get_by_role("button", name="Retry", exact=True).click()
         await expect(tab.page.get_by_text("No video is skipped.")).to_be_visible()
         await statuses.get_by_role("button", name="all").click()
