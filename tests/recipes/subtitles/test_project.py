@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import socket
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -34,6 +38,45 @@ main()
 def test_the_tests_of_the_project_pass(project: Project) -> None:
     project.shoal("init", ".", "--recipe", "subtitles")
     assert " passed" in project.run_own_tests()
+
+
+def test_the_project_is_tried_as_its_readme_says(project: Project) -> None:
+    """With the site away at first: then the commands that the README has for it."""
+    project.shoal("init", ".", "--recipe", "subtitles")
+    try_it, again = [
+        [line.partition("#")[0].strip() for line in block.splitlines()]
+        for block in re.findall(r"```\n(.*?)```", (project.folder / "README.md").read_text(), re.DOTALL)[:2]
+    ]
+    install, stand_in, *echoes, run = try_it
+    assert install == "pip install -r requirements.txt"
+    assert all(echo.startswith("echo ") and echo.endswith(" >> .env") for echo in echoes)
+    port = stand_in.partition("--port ")[2].split()[0]
+    channels = (project.folder / "channels.txt").read_text()
+    assert f":{port}/" in channels, "the channel is one of the stand-in"
+    for echo in echoes:
+        subprocess.run(["sh", "-c", echo], cwd=project.folder, check=True)
+
+    with closing(socket.create_server(("127.0.0.1", 0))) as closed:
+        free = str(closed.getsockname()[1])
+    (project.folder / "channels.txt").write_text(channels.replace(port, free))
+    shoal, *arguments = shlex.split(run)
+    assert shoal == "shoal"
+    project.start(*arguments, MAX_RETRIES="0").wait()
+    assert project.counts().dead == 1
+    command = shlex.split(stand_in.removesuffix("&").replace(port, free))
+    site = subprocess.Popen([sys.executable, *command[1:]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert site.stdout is not None
+        assert free in site.stdout.readline()
+        retry, run_again = again
+        project.shoal(*shlex.split(retry)[1:], "--yes")
+        project.start(*shlex.split(run_again)[1:], "--limit", "5").wait()
+        counts = project.counts()
+        assert counts.total == 401, "the channel is listed"
+        assert counts.done >= 1
+    finally:
+        site.terminate()
+        site.communicate(timeout=60)
 
 
 @pytest.mark.parametrize(
