@@ -456,11 +456,11 @@ async def test_logs_are_limited_and_chosen(api: httpx.AsyncClient, either_harnes
 @pytest.mark.parametrize(
     ("setting", "allowed", "refused"),
     [
-        ("max_workers", (1, 20), (0, 21, "3", 2.5, True)),
-        ("max_retries", (0, 10), (-1, 11, "3", True)),
-        ("backoff_factor", (1, 2.5, 10), (0.99, 10.01, "two", "NaN")),
-        ("output_dir", ("files", "./a/b"), ("", "/etc", "../up", "a/../../b", "s3://bucket", 7)),
-        ("unknown", (), (1,)),
+        ("max_workers", (1, 20), (0, 21, "3", 2.5, True, None)),
+        ("max_retries", (0, 10), (-1, 11, "3", True, None)),
+        ("backoff_factor", (1, 2.5, 10), (0.99, 10.01, "two", "NaN", None)),
+        ("output_dir", ("files", "./a/b"), ("", "/etc", "../up", "a/../../b", "s3://bucket", 7, None)),
+        ("unknown", (), (1, None)),
     ],
 )
 async def test_settings_keep_their_bounds(
@@ -479,6 +479,9 @@ async def test_settings_keep_their_bounds(
     for value in refused:
         await answer(api, "/settings", {setting: value}, 422)
         await answer(api, "/settings", {setting: value}, 422, preview="true")
+    for nothing in ({}, None):
+        for params in ({}, {"preview": "true"}):
+            assert (await api.post("/settings", json=nothing, params=params)).status_code == 422
     assert await answer(api, "/settings") == expected
 
 

@@ -23,12 +23,16 @@ PLAIN = RetryPolicy(jitter=0.0)
 
 
 def decision(
-    outcome: OutcomeClass, tries: int = 0, retry_after: float | None = None, error: str = "oops"
+    outcome: OutcomeClass,
+    tries: int = 0,
+    retry_after: float | None = None,
+    error: str = "oops",
+    max_attempts: int = 4,
 ) -> AttemptDecision:
     return decide_attempt(
         outcome,
         tries=tries,
-        max_attempts=4,
+        max_attempts=max_attempts,
         error=error,
         retry_after=retry_after,
         policy=PLAIN,
@@ -88,6 +92,13 @@ def test_four_attempts_are_one_try_and_three_retries(outcome: OutcomeClass) -> N
     assert kinds == [DecisionKind.RETRY] * 3 + [DecisionKind.DEAD]
     assert [decision(outcome, tries).delay for tries in range(3)] == [2, 4, 8]
     assert decision(outcome, 3).error == "Exceeded retries: oops"
+
+
+@pytest.mark.parametrize("outcome", [OutcomeClass.TRANSIENT, OutcomeClass.BLOCKED])
+def test_retries_were_exceeded_when_there_was_one(outcome: OutcomeClass) -> None:
+    """Also when the limit was lowered to none while the item waited for its fourth try."""
+    assert decision(outcome, 3, max_attempts=1).error == "Exceeded retries: oops"
+    assert decision(outcome, 0, max_attempts=1).error == "oops"
 
 
 def test_throttled_is_never_dead_and_waits_as_long_as_asked() -> None:

@@ -24,7 +24,7 @@ from shoal.model.outcome import FinishedAttempt
 from shoal.model.run import RunState
 from shoal.model.views import Counts
 from shoal.model.worker import POOL_LOST_SECONDS, Scope, WorkerPoolSpec, WorkerSpec
-from shoal.service.jobs import Jobs, format_eta, job_status
+from shoal.service.jobs import Jobs, format_eta, job_status, out_of_bounds
 from shoal.service.local_pools import LocalPools, find_target, project_scrapers
 from shoal.testing.harness import LedgerHarness, dead, done, retry
 
@@ -112,6 +112,68 @@ async def test_numbers_are_those_of_the_ledger(jobs: Jobs, either_harness: Ledge
     assert 30 <= (frame.at - frame.workers[second].started_at).total_seconds() < 90
     assert frame.throughput_per_min > 0
     assert [(error.item, error.level) for error in frame.recent_errors] == [("e", "WARN"), ("d", "ERROR")]
+
+
+async def test_numbers_are_those_of_one_stage(
+    settings: Settings, either_harness: LedgerHarness, tmp_path: Path
+) -> None:
+    """S4.17: with `jobs_stage` every count, rate and expected end is about its items; the status is the run's."""
+    harness = either_harness
+    (tmp_path / "shoal.toml").write_text('[scrapers.shop]\ntarget = "shop.py"\njobs_stage = "video"\n')
+    jobs = make_jobs(load_settings({"ledger": settings.ledger}, environ={}, folder=tmp_path), harness)
+    run = await harness.run("channel", "video")
+    await harness.put(run, "m", "n", stage="channel")
+    worker = await harness.worker()
+    listing, other = await harness.claim(worker, 2)
+    await harness.commit(worker, done(listing))
+    found = await jobs.performance()
+    assert (found.queue.total, found.items_per_hour, found.throughput_per_min, found.success_rate) == (0, 0, 0, None)
+    assert found.eta_seconds is None, "the other listing may still find some"
+
+    await harness.put(run, *"abcdefgh", stage="video")
+    a, b, c = await harness.claim(worker, 3)
+    await harness.commit(worker, done(a), dead(b), dead(c), dead(other))
+    await harness.advance_clock(30)
+    queue, status, performance, frame = (
+        await jobs.queue(),
+        await jobs.status(),
+        await jobs.performance(),
+        await jobs.frame(),
+    )
+    assert (queue.total, queue.completed, queue.failed, queue.pending) == (8, 1, 2, 5)
+    assert (performance.queue, frame.counts) == (queue, queue)
+    assert (status.worker_status.total_processed, status.worker_status.total_failed) == (3, 2)
+    for rate in (status.performance_metrics.success_rate, performance.success_rate):
+        assert rate == pytest.approx(1 / 3, abs=1e-3)
+    # Three videos in a run that is 30 s old or a little more; with the listings it would be five.
+    for rate in (status.performance_metrics.processing_rate_per_hour, performance.items_per_hour):
+        assert 0 < rate <= 3 * 3600 / 30
+    assert 0 < frame.throughput_per_min <= 3 * 60 / 30
+    assert performance.eta_seconds is not None
+    assert {error.item for error in frame.recent_errors} == {b.name, c.name, other.name}, "of all stages"
+
+    for item in await harness.claim(worker, 5):
+        await harness.commit(worker, done(item) if item.name in "de" else dead(item))
+    await harness.ledger.runs.seal(run.id)
+    await harness.ledger.upkeep.run_once()
+    counts = await harness.ledger.reads.stats(run.id)
+    assert (counts.done, counts.dead, (await jobs.queue()).completed) == (4, 6, 3)
+    assert (await jobs.status()).status == (await jobs.frame()).status == "failed"
+    await jobs.close()
+
+
+async def test_a_stage_that_there_is_not_is_named(
+    settings: Settings, either_harness: LedgerHarness, tmp_path: Path
+) -> None:
+    (tmp_path / "shoal.toml").write_text('jobs_stage = "vidoe"\n')
+    jobs = make_jobs(load_settings({"ledger": settings.ledger}, environ={}, folder=tmp_path), either_harness)
+    assert (await jobs.queue()).total == 0
+    await either_harness.run("channel", "video")
+    for read in (jobs.queue, jobs.status, jobs.performance, jobs.frame):
+        with pytest.raises(WrongState, match="no stage 'vidoe'; it has channel, video") as caught:
+            await read()
+        assert "`jobs_stage`" in caught.value.remedy
+    await jobs.close()
 
 
 async def test_an_ended_run_has_a_rate_over_all_of_its_time_and_no_end_to_come(
@@ -290,6 +352,9 @@ async def test_settings_are_kept_in_the_ledger_and_checked(
     for given in wrong:
         with pytest.raises(UsageError):
             await jobs.put_settings(given, by="ann")
+    for change in (jobs.preview_settings({}), jobs.put_settings({}, by="ann")):
+        with pytest.raises(UsageError, match="Nothing to change"):
+            await change
     assert await jobs.settings() == again
 
 
@@ -299,6 +364,11 @@ async def test_a_configured_number_out_of_bounds_is_refused_and_not_cut(
     (tmp_path / "shoal.toml").write_text('[scrapers.shop]\ntarget = "shop.py"\nworkers = 50\n')
     project = load_settings({"ledger": settings.ledger}, environ={}, folder=tmp_path)
     jobs = make_jobs(project, either_harness, "shop")
+    assert (await jobs.settings()).max_workers == 50, "what is configured is shown as it is"
+    assert out_of_bounds(project, "shop") == [
+        "max_workers of shop is configured as 50; under /jobs it must be from 1 to 20."
+    ]
+    assert out_of_bounds(settings, "shop") == []
     run = await either_harness.run()
     await either_harness.ledger.runs.pause(run.id)
     for begin in (jobs.start, jobs.restart, jobs.resume):

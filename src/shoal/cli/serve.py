@@ -88,7 +88,7 @@ def start(
     server = _server_module()
     settings = session.settings
     options = server.options_from(settings)
-    server.check_jobs(settings, options)
+    refused = server.check_jobs(settings, options)
 
     def announce(listening: Listening) -> None:
         if session.json:
@@ -98,6 +98,8 @@ def start(
         session.note(f"Ledger: {settings.shown()['ledger']}")
         if not (server.is_loopback(listening.host) or options.allow_host):
             session.note("Other machines reach it by an address of this one; for a name, add --allow-host NAME.")
+        for text in refused:
+            session.note(text)
 
     with _logs(session, settings, skips=LEDGER_EVENTS) as logs:
         session.wait(

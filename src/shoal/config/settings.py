@@ -227,6 +227,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     serve_allow_host: Annotated[str, Meta(pattern=r"\A[\w.:\[\] -]*\Z", description="names of hosts")] = ""
     serve_require_token: bool = False
     serve_jobs: Annotated[str, Meta(pattern=rf"\A{PLAIN_TEXT}*\Z", description="a scraper of the project")] = ""
+    jobs_stage: Annotated[str, Meta(pattern=rf"\A{PLAIN_TEXT}*\Z", description="a stage of the scraper")] = ""
     serve_routes: Annotated[
         str, Meta(pattern=rf"\A{PLAIN_TEXT}*\Z", description="a Python file or module of the project")
     ] = ""

@@ -36,6 +36,8 @@ READ_SECONDS = 5.0
 MAX_LOGS = 1_000
 MAX_DAYS = 3_650
 MAX_DRAIN = 300.0
+# The default of a field that may be left out but not be null.
+NOT_GIVEN: Any = None
 
 
 def _error(description: str) -> dict[str, Any]:
@@ -71,12 +73,12 @@ class WorkersBody(Body):
 
 
 class JobSettingsBody(Body):
-    """The values to change; the others stay."""
+    """The values to change, at least one; the others stay."""
 
-    max_workers: int | None = Field(None, ge=1, le=MAX_WORKERS, strict=True)
-    max_retries: int | None = Field(None, ge=0, le=MAX_RETRIES, strict=True)
-    backoff_factor: float | None = Field(None, ge=1, le=10)
-    output_dir: Text | None = Field(None, min_length=1, max_length=1_000)
+    max_workers: int = Field(NOT_GIVEN, ge=1, le=MAX_WORKERS, strict=True)
+    max_retries: int = Field(NOT_GIVEN, ge=0, le=MAX_RETRIES, strict=True)
+    backoff_factor: float = Field(NOT_GIVEN, ge=1, le=10)
+    output_dir: Text = Field(NOT_GIVEN, min_length=1, max_length=1_000)
 
 
 class CleanupBody(Body):
@@ -474,7 +476,7 @@ async def post_settings(
     part: PartDep, who: Operator, body: JobSettingsBody, preview: Preview = False
 ) -> JobSettingsAnswer:
     """Change settings. Workers and retries of new attempts follow at once, `output_dir` with the next restart."""
-    given = body.model_dump(exclude_none=True)
+    given = body.model_dump(exclude_unset=True)
     jobs = part.jobs
     found = await (jobs.preview_settings(given) if preview else jobs.put_settings(given, by=who.actor))
     return JobSettingsAnswer(**shown(found, part.settings))

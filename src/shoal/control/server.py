@@ -30,7 +30,7 @@ from shoal.control.app import build_app
 from shoal.control.live import stop_live_updates
 from shoal.errors import LedgerError, ShoalError, UsageError
 from shoal.model.log import Log
-from shoal.service.jobs import find_job_scraper
+from shoal.service.jobs import find_job_scraper, out_of_bounds
 from shoal.service.work import handled_signals
 from shoal.wiring import event_loop_factory, open_ledger, sqlite_path
 
@@ -71,10 +71,12 @@ def options_from(settings: Settings) -> ControlOptions:
     return options
 
 
-def check_jobs(settings: Settings, options: ControlOptions) -> None:
-    """Raise NotFound when the project has not the scraper that the paths `/jobs` are for."""
-    if options.jobs is not None:
-        find_job_scraper(settings, options.jobs)
+def check_jobs(settings: Settings, options: ControlOptions) -> list[str]:
+    """What of the configuration the paths `/jobs` would refuse, a sentence each.
+
+    Raises NotFound when the project has not the scraper that they are for.
+    """
+    return [] if options.jobs is None else out_of_bounds(settings, find_job_scraper(settings, options.jobs))
 
 
 async def check_tokens(settings: Settings, options: ControlOptions) -> None:

@@ -685,7 +685,7 @@ class Reads(Protocol):
     async def workers(self, run_id: str, *, minutes: int = 60) -> list[WorkerProgress]:
         """Per worker: leased now, done, dead and skipped in the last minutes; most done first."""
 
-    async def recent(self, run_id: str, *, minutes: int = 5) -> RecentActivity:
+    async def recent(self, run_id: str, *, minutes: int = 5, stage: str | None = None) -> RecentActivity:
         """What ended in the last minutes, including the current one, and when something last ended."""
 
     async def items(

@@ -168,9 +168,13 @@ class SqlReads:
         run = await self._catalog.run(run_id)
         return [WorkerProgress(**dict(r)) for r in await self._db.fetch(self._sql["worker_progress"], run.no, minutes)]
 
-    async def recent(self, run_id: str, *, minutes: int = 5) -> RecentActivity:
+    async def recent(self, run_id: str, *, minutes: int = 5, stage: str | None = None) -> RecentActivity:
         run = await self._catalog.run(run_id)
-        return RecentActivity(**dict(await self._db.row(self._sql["recent"], run.no, minutes)))
+        if stage is None:
+            row = await self._db.row(self._sql["recent"], run.no, minutes)
+        else:
+            row = await self._db.row(self._sql["recent_of_stage"], run.no, minutes, run.stage_id(stage))
+        return RecentActivity(**dict(row))
 
     async def items(
         self, run_id: str, which: ItemFilter = ALL_ITEMS, *, cursor: str | None = None, limit: int = 50

@@ -172,7 +172,7 @@ def decide_attempt(
             return AttemptDecision(kind, outcome, min(wait, 86_400.0), error)
         case OutcomeClass.TRANSIENT | OutcomeClass.BLOCKED:
             if tries + 1 >= max_attempts:
-                prefix = EXCEEDED_RETRIES if max_attempts > 1 else ""
+                prefix = EXCEEDED_RETRIES if tries else ""  # of an item that was tried once nothing was exceeded
                 return AttemptDecision(DecisionKind.DEAD, outcome, 0.0, f"{prefix}{error or outcome.value}")
             wait = policy.delay(tries + 1, rng)
             return AttemptDecision(DecisionKind.RETRY, outcome, max(wait, retry_after or 0.0), error)

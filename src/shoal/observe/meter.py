@@ -214,13 +214,16 @@ def _delay_seconds(snapshot: Snapshot) -> float:
     )
 
 
-async def recent_rate(ledger: Ledger, snapshot: Snapshot) -> float | None:
-    """Items ended per minute: over the whole run when it has ended, otherwise over the last five minutes."""
+async def recent_rate(ledger: Ledger, snapshot: Snapshot, *, stage: str | None = None) -> float | None:
+    """Items ended per minute: over the whole run when it has ended, otherwise over the last five minutes.
+
+    `stage`: the only one that the snapshot has (`Snapshot.of_stage`).
+    """
     run, counts = snapshot.run, snapshot.counts
     if run.finished_at is not None:
         return _rate(counts.ended, (run.finished_at - run.created_at).total_seconds())
     clock = dt.datetime.fromtimestamp(await ledger.lanes.clock(), dt.UTC)
-    recent = await ledger.reads.recent(run.id, minutes=RECENT_MINUTES)
+    recent = await ledger.reads.recent(run.id, minutes=RECENT_MINUTES, stage=stage)
     # The ledger counts per whole minute, and the current minute is not over: four full minutes and a part.
     covered = (RECENT_MINUTES - 1) * 60 + clock.second + clock.microsecond / 1e6
     seconds = min(covered, (clock - run.created_at).total_seconds())

@@ -67,6 +67,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
             for stage in self.run.stages
         }
 
+    def of_stage(self, stage: str) -> Snapshot:
+        """The same of the items of one stage."""
+        partitions = tuple(part for part in self.partitions if part.stage == stage)
+        return msgspec.structs.replace(self, counts=self.stages[stage], partitions=partitions)
+
 
 async def take_snapshot(ledger: Ledger, run_id: str, *, gates: Sequence[WaitReason] | None = None) -> Snapshot:
     """Read the run. Given `gates` are reused: reading them is the slowest query."""

@@ -1,7 +1,8 @@
 """One scraper of the project as a job: a pool of this machine, its queue, its settings and its log.
 
 What the paths `/jobs/...` of the server show and do (docs/howto/jobs-api.md). A worker of such a pool has one item at a
-time, so that the number of workers is the number of items at once. All numbers are read from the ledger.
+time, so that the number of workers is the number of items at once. All numbers are read from the ledger; with the
+setting `jobs_stage` those of items are of that stage.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import msgspec
 
 from shoal.config import Settings
 from shoal.config.settings import ENV_PREFIX
-from shoal.errors import LedgerError, NotFound, UsageError, WrongState
+from shoal.errors import LedgerError, NotFound, UnknownStage, UsageError, WrongState
 from shoal.fleet.autoscale import set_desired_size
 from shoal.ledger.protocols import Ledger
 from shoal.model.run import Run, RunState
@@ -65,6 +66,11 @@ _STORED = {
     "max_retries": "retries",
     "backoff_factor": "backoff_factor",
     "output_dir": "output_dir",
+}
+_BOUNDS: dict[str, tuple[type, float, float]] = {
+    "max_workers": (int, 1, MAX_WORKERS),
+    "max_retries": (int, 0, MAX_RETRIES),
+    "backoff_factor": (float, 1, MAX_BACKOFF),
 }
 
 
@@ -208,6 +214,30 @@ def find_job_scraper(settings: Settings, given: str) -> str:
     return name
 
 
+def configured_settings(settings: Settings, scraper: str) -> JobSettings:
+    """What the configuration says, else S4's defaults. It may be out of S4's bounds: see `out_of_bounds`."""
+    config = settings.with_scraper_table(scraper)
+    has_files = "files" in config.origins and config.origins["files"].kind != "default"
+    return JobSettings(
+        max_workers=config.workers or DEFAULT_WORKERS,
+        max_retries=config.retries,
+        backoff_factor=config.backoff_factor,
+        output_dir=config.files if has_files else DEFAULT_OUTPUT,
+    )
+
+
+def out_of_bounds(settings: Settings, scraper: str) -> list[str]:
+    """A sentence for each number of the configuration that `POST /settings` would refuse."""
+    configured = configured_settings(settings, scraper)
+    problems = []
+    for name, (_, low, high) in _BOUNDS.items():
+        if not low <= (value := getattr(configured, name)) <= high:
+            problems.append(
+                f"{name} of {scraper} is configured as {value:g}; under /jobs it must be from {low:g} to {high:g}."
+            )
+    return problems
+
+
 class Jobs:
     """The job of a server: one scraper of the project. `ledger` and `pools` as in `LocalPools`.
 
@@ -274,7 +304,7 @@ class Jobs:
         reading = None if run is None else await self._reading(run)
         rate = 0.0 if reading is None or reading[0] is None else reading[0] * 60
         return JobStatus(
-            status=job_status(run, counts, is_running=bool(workers) or _is_running(pool)),
+            status=await self._state(run, counts, is_running=bool(workers) or _is_running(pool)),
             scraper=self.scraper,
             run_id=None if run is None else run.id,
             pool_id=None if pool is None else pool.pool.id,
@@ -339,7 +369,7 @@ class Jobs:
         active = await self._active(run, workers)
         return JobFrame(
             at=await ledger_now(self._ledger),
-            status=job_status(run, counts, is_running=bool(workers) or _is_running(pool)),
+            status=await self._state(run, counts, is_running=bool(workers) or _is_running(pool)),
             run_id=None if run is None else run.id,
             active_workers=len(active),
             num_workers=pool.pool.wanted if pool is not None and pool.is_running else len(workers),
@@ -353,16 +383,8 @@ class Jobs:
         """What is stored, else what the configuration says, else S4's defaults."""
         found = await self._ledger.settings.get(scraper_scope(self.scraper))
         stored = {} if found is None else found[1]
-        config = self._project.with_scraper_table(self.scraper)
-        has_files = "files" in config.origins and config.origins["files"].kind != "default"
-        configured = JobSettings(
-            max_workers=min(MAX_WORKERS, config.workers or DEFAULT_WORKERS),
-            max_retries=config.retries,
-            backoff_factor=config.backoff_factor,
-            output_dir=config.files if has_files else DEFAULT_OUTPUT,
-        )
         known = {name: stored[key] for name, key in _STORED.items() if stored.get(key) is not None}
-        return msgspec.structs.replace(configured, **known)
+        return msgspec.structs.replace(configured_settings(self._project, self.scraper), **known)
 
     async def wanted_workers(self, given: int | None = None) -> int:
         """How many workers a start means: those given, else the setting. Raises UsageError for too many."""
@@ -531,8 +553,24 @@ class Jobs:
     async def _run(self) -> Run | None:
         return await self._ledger.runs.latest(self.scraper)
 
+    @property
+    def _stage(self) -> str | None:
+        """The stage whose items are counted; None: all."""
+        return self._project.with_scraper_table(self.scraper).jobs_stage or None
+
     async def _counts(self, run: Run | None) -> Counts:
-        return Counts() if run is None else await self._ledger.reads.stats(run.id)
+        if run is None:
+            return Counts()
+        try:
+            return await self._ledger.reads.stats(run.id, stage=self._stage)
+        except UnknownStage as error:
+            raise WrongState(error.message, remedy="Name one of them in the setting `jobs_stage`.") from None
+
+    async def _state(self, run: Run | None, counts: Counts, *, is_running: bool) -> str:
+        """The status: that of the whole run, as the view `jobs` of the ledger has it."""
+        if run is not None and run.state is RunState.FINISHED and self._stage is not None:
+            counts = await self._ledger.reads.stats(run.id)
+        return job_status(run, counts, is_running=is_running)
 
     async def _live(self, run: Run | None) -> list[WorkerView]:
         """The workers that serve the run."""
@@ -562,7 +600,7 @@ class Jobs:
         """Items that ended per minute: in this minute and the one before."""
         if run is None:
             return 0.0
-        recent = await self._ledger.reads.recent(run.id, minutes=RECENT_MINUTES)
+        recent = await self._ledger.reads.recent(run.id, minutes=RECENT_MINUTES, stage=self._stage)
         clock = await ledger_now(self._ledger)
         covered = (RECENT_MINUTES - 1) * 60 + clock.second + clock.microsecond / 1e6
         seconds = max(1.0, min(covered, (clock - run.created_at).total_seconds()))
@@ -572,10 +610,13 @@ class Jobs:
         """Items per minute as of `recent_rate`, and the seconds to the end, from and to: None when it has ended."""
         if self._gates is None or self._gates[:2] != (run.id, self._ledger):
             self._gates = run.id, self._ledger, GateCache(self._ledger, run.id)
-        snapshot = await take_snapshot(self._ledger, run.id, gates=await self._gates[2].gates())
-        rate = await recent_rate(self._ledger, snapshot)
+        whole = await take_snapshot(self._ledger, run.id, gates=await self._gates[2].gates())
+        snapshot = whole if self._stage is None else whole.of_stage(self._stage)
+        rate = await recent_rate(self._ledger, snapshot, stage=self._stage)
         reading = Meter(rate).read(snapshot, time.monotonic())
-        return rate, None if reading.ended else reading.eta
+        # Without open items of the stage others of the run may still find some.
+        is_known = not reading.ended and (snapshot.counts.remaining > 0 or whole.counts.remaining == 0)
+        return rate, reading.eta if is_known else None
 
     async def _pool(self) -> PoolStatus | None:
         """The newest pool of the scraper on this machine that runs, else its last one."""
@@ -740,14 +781,11 @@ def _check_workers(workers: int) -> None:
 
 def _check_settings(given: Mapping[str, Any]) -> None:
     """S4.2: the bounds; a folder must stay in the project, because it may come from the network."""
-    bounds: dict[str, tuple[type, float, float]] = {
-        "max_workers": (int, 1, MAX_WORKERS),
-        "max_retries": (int, 0, MAX_RETRIES),
-        "backoff_factor": (float, 1, MAX_BACKOFF),
-    }
+    if not given:
+        raise UsageError("Nothing to change.", remedy=f"Give one or more of {', '.join(_STORED)}.")
     for name, value in given.items():
-        if name in bounds:
-            kind, low, high = bounds[name]
+        if name in _BOUNDS:
+            kind, low, high = _BOUNDS[name]
             is_number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
             if not is_number or not low <= value <= high:
                 raise UsageError(f"{name} is {value!r}; it must be from {low:g} to {high:g}.")

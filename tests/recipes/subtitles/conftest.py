@@ -54,11 +54,11 @@ def served_subtitles(project: Project, site: RunningStandIn[VideoSite], **variab
 
 
 async def do_the_work(harness: LedgerHarness) -> None:
-    """What workers do: list the channel, then end one video of three as done and one as dead."""
+    """What workers do: list the channel, then end one video of four as done, one as dead and one as skipped."""
     ledger = harness.ledger
     worker = await harness.worker()
     (listing,) = await harness.claim(worker, 10)
-    titles = {"v1": "One", "v2": HOSTILE, "v3": "Three"}
+    titles = {"v1": "One", "v2": HOSTILE, "v4": "Four", "v3": "Three"}
     videos = tuple(
         NewItem(
             url=f"https://videos.example/watch/{video}",
@@ -72,7 +72,7 @@ async def do_the_work(harness: LedgerHarness) -> None:
     name = record_text({"channel": listing.partition, "url": URL, "name": "Boats"})
     ended = FinishedAttempt(lease=listing.lease, decision=DONE, records=(name,), follow_ups=videos)
     await ledger.commits.commit(worker, [ended])
-    first, second = await harness.claim(worker, 2)
+    first, second, third = await harness.claim(worker, 3)
     record = {
         "channel": first.partition,
         "video_id": "v1",
@@ -84,11 +84,13 @@ async def do_the_work(harness: LedgerHarness) -> None:
         "text": f"Words\n{HOSTILE}",
     }
     dead = AttemptDecision(DecisionKind.DEAD, OutcomeClass.PERMANENT, 0.0, "Private video")
+    skipped = AttemptDecision(DecisionKind.SKIPPED, OutcomeClass.SKIPPED, 0.0, "robots.txt forbids it")
     await ledger.commits.commit(
         worker,
         [
             FinishedAttempt(lease=first.lease, decision=DONE, records=(record_text(record),)),
             FinishedAttempt(lease=second.lease, decision=dead),
+            FinishedAttempt(lease=third.lease, decision=skipped),
         ],
     )
     await ledger.workers.stop(worker)

@@ -57,14 +57,20 @@ async def test_channels_videos_and_captions(api: httpx.AsyncClient, either_harne
     (channel,) = (await ask(api, "GET", "/channels"))["rows"]
     assert channel["name"] == "Boats"
     assert channel["added_at"] == added["added_at"], "not the time of its last change"
-    numbers = ("total_videos", "completed", "failed", "pending", "processing")
-    assert [channel[name] for name in numbers] == [3, 1, 1, 1, 0]
+    numbers = ("total_videos", "completed", "failed", "skipped", "pending", "processing")
+    assert [channel[name] for name in numbers] == [4, 1, 1, 1, 1, 0]
     assert await ask(api, "GET", f"/channels/{channel['channel_id']}") == channel
+    queue = await ask(api, "GET", "/jobs/queue/stats")
+    assert queue["total"] == channel["total_videos"], "the queue is that of the videos, without the listing"
+    assert [queue[name] for name in numbers[1:]] == [channel[name] for name in numbers[1:]]
 
     page = await ask(api, "GET", "/videos", channel=channel["channel_id"], limit=2)
     rest = await ask(api, "GET", "/videos", channel=channel["channel_id"], cursor=page["cursor"])
-    one, two, three = page["rows"] + rest["rows"]
-    assert [video["status"] for video in (one, two, three)] == ["completed", "failed", "pending"]
+    one, two, four, three = page["rows"] + rest["rows"]
+    assert [video["status"] for video in (one, two, four, three)] == ["completed", "failed", "skipped", "pending"]
+    for status in ("completed", "failed", "skipped", "pending"):
+        found = await api.get("/videos", params={"status": status})
+        assert len(found.json()["rows"]) == channel[status], "what a channel counts is what the filter shows"
     assert (two["title"], two["attempts"], two["last_error"]) == (HOSTILE, 1, "Private video")
     assert one["completed_at"]
     failed = (await api.get("/videos", params={"status": "failed"})).json()
@@ -80,16 +86,11 @@ async def test_channels_videos_and_captions(api: httpx.AsyncClient, either_harne
         assert archive.namelist() == ["v1_One.txt"]
     await ask(api, "GET", f"/subtitles/{two['video_id']}", status=404)
 
-    assert (await ask(api, "POST", f"/videos/{two['video_id']}/retry", preview="true"))["preview"]
-    assert (await ask(api, "POST", f"/videos/{two['video_id']}/retry"))["items"] == 1
-    assert (await ask(api, "GET", f"/videos/{two['video_id']}"))["status"] == "pending"
-    for video in (one, two, three):
-        refused = await ask(api, "POST", f"/videos/{video['video_id']}/retry", status=409)
-        assert refused["error"]["code"] == "wrong_state"
+    await check_retries(api, ended=(two, four), others=(one, three))
 
     # Read again: the same channel. Deleted: gone, with its records. Added again: anew, under another name.
     assert (await ask(api, "POST", "/channels", {"url": URL}))["channel_id"] == channel["channel_id"]
-    assert (await ask(api, "DELETE", f"/channels/{channel['channel_id']}", preview="true"))["items"] == 3
+    assert (await ask(api, "DELETE", f"/channels/{channel['channel_id']}", preview="true"))["items"] == 4
     assert (await ask(api, "DELETE", f"/channels/{channel['channel_id']}"))["text"] == "Deleted: Boats."
     assert await ask(api, "GET", "/channels") == {"rows": [], "cursor": None}
     assert (await ask(api, "GET", "/videos"))["rows"] == []
@@ -103,6 +104,17 @@ async def test_channels_videos_and_captions(api: httpx.AsyncClient, either_harne
     assert await either_harness.ledger.upkeep.audit() == []
     actions = [event["action"] for event in (await ask(api, "GET", "/api/v1/events"))["rows"]]
     assert {"items.retried", "items.cancelled", "records.discarded", "route.called"} <= set(actions)
+
+
+async def check_retries(api: httpx.AsyncClient, ended: tuple[Any, ...], others: tuple[Any, ...]) -> None:
+    """What failed or was skipped is tried again; nothing else is."""
+    for video in ended:
+        assert (await ask(api, "POST", f"/videos/{video['video_id']}/retry", preview="true"))["preview"]
+        assert (await ask(api, "POST", f"/videos/{video['video_id']}/retry"))["items"] == 1
+        assert (await ask(api, "GET", f"/videos/{video['video_id']}"))["status"] == "pending"
+    for video in (*ended, *others):
+        refused = await ask(api, "POST", f"/videos/{video['video_id']}/retry", status=409)
+        assert refused["error"]["code"] == "wrong_state"
 
 
 async def test_there_may_be_very_many_channels(
@@ -150,7 +162,34 @@ async def test_a_paused_job_stays_paused_and_an_ended_run_goes_on(
 async def test_what_is_no_address_is_refused(api: httpx.AsyncClient) -> None:
     for url in ("file:///etc/passwd", "javascript:alert(1)", "boats", "", "https://", "https://x" + "y" * 3_000):
         await ask(api, "POST", "/channels", {"url": url}, status=422)
+        await ask(api, "POST", "/channels", {"url": url}, status=422, preview="true")
     assert await ask(api, "GET", "/channels") == {"rows": [], "cursor": None}
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        "https://videos.example/@boats#about",
+        "https://videos.example/@boats?",
+        "https://videos.example/./@boats",
+        "https://videos.example:443/@boats",
+        "HTTPS://Videos.Example/@boats",
+    ],
+)
+async def test_a_channel_has_one_name_however_its_address_is_spelled(
+    api: httpx.AsyncClient, either_harness: LedgerHarness, spelling: str
+) -> None:
+    """Another spelling of a known channel reads that one again; after it was deleted, it adds that one anew."""
+    first = await ask(api, "POST", "/channels", {"url": URL})
+    await do_the_work(either_harness)
+    previewed = await ask(api, "POST", "/channels", {"url": spelling}, preview="true")
+    assert (previewed["channel_id"], previewed["total_videos"]) == (first["channel_id"], 4)
+    again = await ask(api, "POST", "/channels", {"url": spelling})
+    assert (again["channel_id"], again["total_videos"], again["reading"]) == (first["channel_id"], 4, True)
+    assert [row["channel_id"] for row in (await ask(api, "GET", "/channels"))["rows"]] == [first["channel_id"]]
+    await ask(api, "DELETE", f"/channels/{first['channel_id']}")
+    anew = await ask(api, "POST", "/channels", {"url": spelling})
+    assert (anew["channel_id"], anew["total_videos"]) == (f"{first['channel_id']}.1", 0)
 
 
 async def test_viewers_look_and_change_nothing(api: httpx.AsyncClient) -> None:

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group
 
 @pytest.fixture
 def served(project: Project) -> Iterator[ServedProject]:
-    """A project with a channel of three videos, whose job is paused, so that no worker is started."""
+    """A project with a channel of four videos, whose job is paused, so that no worker is started."""
     write_project(project.folder, dict(find_project("subtitles").files()))
 
     async def work(run_id: str) -> None:
@@ -51,6 +51,15 @@ async def test_a_channel_is_pasted_and_captions_are_read(browser: Browser, serve
             assert await tab.violations("all" if theme == "light" else "contrast") == []
         assert [width for width in (1440, 1024, 390) if await tab.overflow(width) > 0] == []
 
+        # What robots.txt forbids is shown as such, and can be tried again.
+        statuses = tab.page.get_by_role("group", name="Status")
+        await statuses.get_by_role("button", name="skipped").click()
+        row = tab.page.get_by_role("row").filter(has_text="Four")
+        await row.get_by_role("button", name="Retry").click()
+        await tab.dialog.get_by_role("button", name="Retry", exact=True).click()
+        await expect(tab.page.get_by_text("No video is skipped.")).to_be_visible()
+        await statuses.get_by_role("button", name="all").click()
+
         # Captions are text, and so are titles.
         await tab.page.get_by_role("button", name="One", exact=True).click()
         await expect(tab.dialog.get_by_role("region", name="Captions")).to_have_text(f"Words\n{HOSTILE}")
@@ -69,7 +78,10 @@ async def test_a_channel_is_pasted_and_captions_are_read(browser: Browser, serve
         field = tab.page.get_by_label("Channel or playlist")
         await field.fill("boats")
         await field.press("Enter")
-        await expect(tab.page.get_by_text("is not the address of a channel")).to_be_visible()
+        refused = tab.page.get_by_text("is not the address of a channel")
+        await expect(refused).to_be_visible()
+        await field.fill("")
+        await expect(refused).to_have_count(0)
         await field.fill("https://videos.example/@ropes")
         await field.press("Enter")
         await expect(tab.page.get_by_role("button", name="https://videos.example/@ropes")).to_be_visible(
@@ -77,6 +89,27 @@ async def test_a_channel_is_pasted_and_captions_are_read(browser: Browser, serve
         )
         assert served.get("/jobs")["status"] == "paused"
         tab.check("Failed to load resource: the server responded with a status of 422")
+
+
+async def test_settings_are_checked_at_their_fields(browser: Browser, served: ServedProject) -> None:
+    """S4.2: what is no number within the bounds is said at the field and not sent."""
+    async with open_tab(browser, served.url) as tab:
+        await tab.open("subtitles")
+        retries, save = tab.page.get_by_label("Retries"), tab.page.get_by_role("button", name="Save")
+        for typed in ("abc", "2,5", "2.5", "11", ""):
+            await retries.fill(typed)
+            await expect(tab.page.get_by_text("It must be a whole number from 0 to 10.")).to_be_visible()
+            await retries.press("Enter")
+            await expect(save).to_be_disabled()
+        assert await tab.violations() == []
+        assert served.get("/settings")["max_retries"] == 3
+        await retries.fill("2")
+        await tab.page.get_by_label("Backoff factor").fill("2.5")
+        await save.click()
+        await expect(tab.page.get_by_text("Changed. Workers follow.")).to_be_visible()
+        settings = served.get("/settings")
+        assert (settings["max_retries"], settings["backoff_factor"], settings["max_workers"]) == (2, 2.5, 5)
+        tab.check()
 
 
 async def test_other_projects_do_not_have_the_page(browser: Browser, looked: Looked) -> None:

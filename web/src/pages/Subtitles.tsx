@@ -21,6 +21,7 @@ interface Channel {
   processing: number;
   completed: number;
   failed: number;
+  skipped: number;
   reading: boolean;
   error: string | null;
 }
@@ -72,7 +73,8 @@ const JOB_LOOK: Record<Job["status"], { tone: Tone; icon: IconName }> = {
   completed: { tone: "ok", icon: "done" },
   failed: { tone: "bad", icon: "dead" },
 };
-const FILTERS = ["", "completed", "failed", "pending", "processing"] as const;
+const FILTERS = ["", "completed", "failed", "skipped", "pending", "processing"] as const;
+const RETRIED: readonly VideoStatus[] = ["failed", "skipped"];
 
 const asError = (caught: unknown): ApiError => (caught instanceof ApiError ? caught : new ApiError(0, "bug", String(caught)));
 
@@ -174,7 +176,11 @@ function AddChannel({ job }: { job: Job | null }) {
         }}
       >
         <Field
-          label="Channel or playlist" value={url} onChange={setUrl} placeholder="Paste its address here" name="channel"
+          label="Channel or playlist" value={url} placeholder="Paste its address here" name="channel"
+          onChange={(value) => {
+            setUrl(value);
+            setError(null); // it was said of another address
+          }}
           error={error && `${error.message} ${error.hint}`} hint="One that is here already is read again: only new videos are added."
         />
         <Button type="submit" kind="primary" icon="subtitles" disabled={busy} disabledBecause={refusal ?? (url.trim() === "" ? "Paste an address first." : null)}>Add channel</Button>
@@ -184,7 +190,7 @@ function AddChannel({ job }: { job: Job | null }) {
 }
 
 function Progress({ job, channels }: { job: Job; channels: Channel[] }) {
-  const done = channels.reduce((sum, each) => sum + each.completed + each.failed, 0);
+  const done = channels.reduce((sum, each) => sum + each.completed + each.failed + each.skipped, 0);
   const total = channels.reduce((sum, each) => sum + each.total_videos, 0);
   const metrics = job.performance_metrics;
   return (
@@ -225,13 +231,15 @@ function ChannelList({ channels, more, chosen }: { channels: Channel[]; more: bo
           <StackedBar label={`Videos of ${one.name}`} legend={false} parts={[
             { key: "completed", label: "completed", value: one.completed, color: "fill-done" },
             { key: "failed", label: "failed", value: one.failed, color: "fill-dead" },
+            { key: "skipped", label: "skipped", value: one.skipped, color: "fill-skipped" },
             { key: "processing", label: "processing", value: one.processing, color: "fill-leased" },
-            { key: "pending", label: "pending", value: one.pending, color: "fill-skipped" },
+            { key: "pending", label: "pending", value: one.pending, color: "fill-ready" },
           ]} />
         ),
     },
     { key: "completed", head: "Completed", end: true, width: "100px", cell: (one) => <Num value={one.completed} zero="muted" /> },
     { key: "failed", head: "Failed", end: true, width: "80px", cell: (one) => <Num value={one.failed} zero="muted" /> },
+    { key: "skipped", head: "Skipped", end: true, width: "80px", cell: (one) => <Num value={one.skipped} zero="muted" /> },
     { key: "total", head: "Videos", end: true, width: "80px", cell: (one) => <Num value={one.total_videos} /> },
     {
       key: "actions", head: <span class="visually-hidden">Actions</span>, label: "", end: true, width: "300px", wide: true,
@@ -284,7 +292,7 @@ function VideoList({ channel }: { channel: Channel }) {
       key: "actions", head: <span class="visually-hidden">Actions</span>, label: "", end: true, width: "116px",
       cell: (one) =>
         one.status === "completed" ? <a class="button small-button" href={apiUrl(`/subtitles/${one.video_id}/download`)} download aria-label={`Download the captions of ${one.title} as .txt`}><Icon name="drain" /><span>.txt</span></a>
-        : one.status === "failed" ? <Button small icon="retry" disabledBecause={refusal} onClick={() => ask({ title: "Retry the video", confirm: "Retry", action: () => ({ method: "POST", path: `/videos/${one.video_id}/retry` }) })}>Retry</Button>
+        : RETRIED.includes(one.status) ? <Button small icon="retry" disabledBecause={refusal} onClick={() => ask({ title: "Retry the video", confirm: "Retry", action: () => ({ method: "POST", path: `/videos/${one.video_id}/retry` }) })}>Retry</Button>
         : null,
     },
   ];
@@ -332,11 +340,27 @@ function CaptionDialog({ id }: { id: string }) {
   );
 }
 
-const SETTINGS = [
-  ["max_workers", "Workers", "1 to 20; a running pool grows or shrinks at once"],
-  ["max_retries", "Retries", "0 to 10, after the first try"],
-  ["backoff_factor", "Backoff factor", "1 to 10: 2 waits 2, 4, 8 ... seconds"],
-] as const;
+interface NumberSetting {
+  name: "max_workers" | "max_retries" | "backoff_factor";
+  label: string;
+  hint: string;
+  low: number;
+  high: number;
+  whole: boolean;
+}
+
+const SETTINGS: readonly NumberSetting[] = [
+  { name: "max_workers", label: "Workers", hint: "1 to 20; a running pool grows or shrinks at once", low: 1, high: 20, whole: true },
+  { name: "max_retries", label: "Retries", hint: "0 to 10, after the first try", low: 0, high: 10, whole: true },
+  { name: "backoff_factor", label: "Backoff factor", hint: "1 to 10: 2 waits 2, 4, 8 ... seconds", low: 1, high: 10, whole: false },
+];
+
+/** What is wrong with a number as it was typed or configured; null when nothing is. */
+function refused(value: string, { low, high, whole }: NumberSetting): string | null {
+  const number = Number(value);
+  const right = value.trim() !== "" && Number.isFinite(number) && (!whole || Number.isInteger(number)) && number >= low && number <= high;
+  return right ? null : `It must be a ${whole ? "whole number" : "number"} from ${low} to ${high}.`;
+}
 
 function SettingsCard() {
   const refusal = useRefusal();
@@ -345,7 +369,8 @@ function SettingsCard() {
   const [error, setError] = useState<ApiError | null>(null);
   if (settings.data === null) return settings.error ? <ErrorNote error={settings.error} onRetry={settings.reload} /> : <Placeholder height={140} label="Loading the settings" />;
   const data = settings.data;
-  const given = Object.entries(typed).filter(([name, value]) => value !== "" && value !== String(data[name as keyof JobSettings]));
+  const given = Object.entries(typed).filter(([name, value]) => value !== String(data[name as keyof JobSettings]));
+  const wrong = SETTINGS.some((each) => refused(typed[each.name] ?? String(each.low), each) !== null);
   const save = async (): Promise<void> => {
     const failed = await send({ method: "POST", path: "/settings", body: Object.fromEntries(given.map(([name, value]) => [name, Number(value)])) });
     setError(failed);
@@ -361,13 +386,19 @@ function SettingsCard() {
         class="job-settings"
         onSubmit={(event) => {
           event.preventDefault();
-          if (!refusal && given.length > 0) void save();
+          if (!refusal && !wrong && given.length > 0) void save();
         }}
       >
-        {SETTINGS.map(([name, label, hint]) => (
-          <Field key={name} label={label} type="text" hint={hint} value={typed[name] ?? String(data[name])} onChange={(value) => setTyped((before) => ({ ...before, [name]: value }))} />
-        ))}
-        <Button type="submit" disabledBecause={refusal ?? (given.length === 0 ? "Nothing was changed." : null)}>Save</Button>
+        {SETTINGS.map((each) => {
+          const value = typed[each.name] ?? String(data[each.name]);
+          return (
+            <Field
+              key={each.name} label={each.label} hint={each.hint} value={value} error={refused(value, each)}
+              onChange={(now) => setTyped((before) => ({ ...before, [each.name]: now }))}
+            />
+          );
+        })}
+        <Button type="submit" disabledBecause={refusal ?? (given.length === 0 ? "Nothing was changed." : wrong ? "Correct the numbers first." : null)}>Save</Button>
       </form>
       {error && <ErrorNote error={error} />}
     </Card>

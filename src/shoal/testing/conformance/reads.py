@@ -154,6 +154,29 @@ class ReadsConformance:
         await harness.ledger.runs.resume(run.id)
         assert (await harness.ledger.reads.recent(run.id)).quiet_since > recent.quiet_since
 
+    async def test_recent_activity_of_a_stage(self, harness: LedgerHarness) -> None:
+        run = await harness.run("list", "page")
+        await harness.put(run, "a", "b", stage="list")
+        await harness.put(run, "c", "d", "e", stage="page", partition="x")
+        await harness.put(run, "f", stage="page", partition="y")
+        recent, worker = harness.ledger.reads.recent, await harness.worker()
+        for stage in run.stages:
+            quiet = await recent(run.id, stage=stage)
+            assert (quiet.done, quiet.quiet_since) == (0, run.created_at)
+        by_name = {item.name: item for item in await harness.claim(worker, 6)}
+        for name in "abcf":
+            await harness.commit(worker, done(by_name[name], '{"n": 1}'))
+        await harness.commit(worker, dead(by_name["d"]), retry(by_name["e"]))
+        for _ in range(2):
+            both, of_list, of_page = [await recent(run.id, stage=stage) for stage in (None, "list", "page")]
+            assert (of_list.done, of_list.dead, of_list.retried, of_list.results) == (2, 0, 0, 2)
+            assert (of_page.done, of_page.dead, of_page.retried, of_page.results) == (2, 1, 1, 2)
+            assert of_list.seconds + of_page.seconds == pytest.approx(both.seconds)
+            assert both.quiet_since == of_page.quiet_since > of_list.quiet_since > run.created_at
+            await harness.ledger.upkeep.run_once()
+        with pytest.raises(UnknownStage):
+            await recent(run.id, stage="other")
+
     async def test_items_are_listed_in_pages_with_filters(self, harness: LedgerHarness) -> None:
         run = await harness.run("list", "page")
         await harness.put(run, *(f"k{n:02}" for n in range(25)), partition="x")

@@ -47,6 +47,27 @@ select coalesce(sum(e.done), 0)::bigint as done, coalesce(sum(e.dead), 0)::bigin
            as quiet_since
 from ends e
 
+-- name: recent_of_stage
+-- The same of one stage, from what each worker ended per minute: the history has the run only.
+with stage_queue as materialized (select k.id from shoal.queue k where k.stage = $3),
+unfolded as materialized (
+    select d.* from shoal.count_delta d where d.worker is not null and d.queue in (select k.id from stage_queue k)
+),
+ends as (
+    select m.done, m.dead, m.skipped, m.retried, m.throttled, m.results, m.seconds from shoal.minute_count m
+    where m.minute > shoal.clock() - make_interval(mins => $2) and m.queue in (select k.id from stage_queue k)
+    union all
+    select u.done, u.dead, u.skipped, u.retried, u.throttled, u.results, u.seconds from unfolded u
+)
+select coalesce(sum(e.done), 0)::bigint as done, coalesce(sum(e.dead), 0)::bigint as dead,
+       coalesce(sum(e.skipped), 0)::bigint as skipped,
+       coalesce(sum(e.retried), 0)::bigint as retried, coalesce(sum(e.throttled), 0)::bigint as throttled,
+       coalesce(sum(e.results), 0)::bigint as results, coalesce(sum(e.seconds), 0)::float8 as seconds,
+       greatest((select r.changed_at from shoal.run r where r.no = $1), (select max(u.at) from unfolded u),
+                (select max(c.moved_at) from shoal.queue_count c where c.queue in (select k.id from stage_queue k)))
+           as quiet_since
+from ends e
+
 -- name: finished_keys
 -- $2: hashes of 32 bytes, one after another. Each pair of a stage and a hash is one index lookup.
 -- $3: those that died of a permanent error instead.

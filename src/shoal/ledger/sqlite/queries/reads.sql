@@ -34,6 +34,19 @@ select coalesce(sum(a.done), 0) as done, coalesce(sum(a.dead), 0) as dead,
 from run_activity a
 where a.run = ?1 and a.step = 60 and a.at > clock() - 60000000 * ?2
 
+-- name: recent_of_stage
+-- The same of one stage, from what each worker ended per minute: the history has the run only.
+with stage_queue as (select k.id from queue k where k.stage = ?3),
+moved as (select max(c.moved_at) as at from stage_queue k join queue_count c on c.queue = k.id)
+select coalesce(sum(m.done), 0) as done, coalesce(sum(m.dead), 0) as dead,
+       coalesce(sum(m.skipped), 0) as skipped, coalesce(sum(m.retried), 0) as retried,
+       coalesce(sum(m.throttled), 0) as throttled, coalesce(sum(m.results), 0) as results,
+       coalesce(sum(m.seconds), 0.0) as seconds,
+       max((select r.changed_at from run r where r.no = ?1), coalesce((select v.at from moved v), 0))
+           as "quiet_since [moment]"
+from minute_count m
+where m.minute > clock() - 60000000 * ?2 and m.queue in (select k.id from stage_queue k)
+
 -- name: finished_keys
 -- $2: hashes of 32 bytes, one after another; JSON cannot carry bytes. The join order makes each pair one index lookup.
 -- $3: those that died of a permanent error instead.

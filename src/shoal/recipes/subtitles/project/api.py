@@ -50,7 +50,9 @@ class NewChannel(BaseModel):
 
 
 class ChannelAnswer(BaseModel):
-    """`reading`: its videos are still being listed. `error`: why the last listing failed."""
+    """`skipped`: robots.txt forbids them. `reading`: its videos are still being listed. `error`: why the last listing
+    failed.
+    """
 
     channel_id: str
     url: str
@@ -60,6 +62,7 @@ class ChannelAnswer(BaseModel):
     processing: int
     completed: int
     failed: int
+    skipped: int
     reading: bool
     error: str | None
     added_at: dt.datetime
@@ -130,10 +133,12 @@ async def list_channels(
 @router.post("/channels")
 async def add_channel(fleet: ServedFleet, body: NewChannel, preview: Preview = False) -> ChannelAnswer:
     """Add a channel or a playlist, or read it again: only videos that are new are added."""
-    url = body.url.strip()
-    if not url.startswith(("http://", "https://")):
+    scheme, _, rest = body.url.strip().partition("://")
+    url = f"{scheme.lower()}://{rest}"
+    if not url.startswith(("http://", "https://")) or not channel_id(url):
         raise UsageError(
-            f"{url[:100]!r} is not the address of a channel.", remedy="Paste one that begins with https://."
+            f"{body.url.strip()[:100]!r} is not the address of a channel.",
+            remedy="Paste one that begins with https://.",
         )
     async with changing:
         run = await _run(fleet)
@@ -219,10 +224,13 @@ async def read_video(fleet: ServedFleet, video_id: VideoPath) -> VideoAnswer:
 
 @router.post("/videos/{video_id}/retry")
 async def retry_video(fleet: ServedFleet, video_id: VideoPath, preview: Preview = False) -> ChangeAnswer:
-    """Try a failed video again, as if it were new."""
+    """Try a failed or skipped video again, as if it were new."""
     item = await _item(fleet, video_id)
-    if STATUS_OF[item.state] != "failed":
-        raise WrongState(f"The video is {STATUS_OF[item.state]}, not failed.", remedy="Only failed videos are retried.")
+    if STATUS_OF[item.state] not in ("failed", "skipped"):
+        raise WrongState(
+            f"The video is {STATUS_OF[item.state]}, not failed or skipped.",
+            remedy="Only failed and skipped videos are retried.",
+        )
     if preview:
         return ChangeAnswer(text=f"To be retried: {_title(item)}.", preview=True, items=1)
     await fleet.retry(LATEST, ItemFilter(ids=(video_id,)))
@@ -359,7 +367,8 @@ def _answer(channel: str, listings: Listings, run: Run, name: str | None, found:
             "pending": found.pending,
             "processing": found.leased,
             "completed": found.done,
-            "failed": found.dead + found.skipped,
+            "failed": found.dead,
+            "skipped": found.skipped,
             "added_at": added_at,
         }
     )
@@ -372,7 +381,7 @@ def _answer(channel: str, listings: Listings, run: Run, name: str | None, found:
 
 
 def _nothing(added_at: dt.datetime | None = None) -> dict:
-    numbers = dict.fromkeys(("total_videos", "pending", "processing", "completed", "failed"), 0)
+    numbers = dict.fromkeys(("total_videos", "pending", "processing", "completed", "failed", "skipped"), 0)
     return {**numbers, "reading": False, "error": None, "added_at": added_at or dt.datetime.now(dt.UTC)}
 
 

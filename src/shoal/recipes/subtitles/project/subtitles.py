@@ -1,14 +1,14 @@
 """Captions of channels and playlists as plain text: a channel leads to its videos, a video to its captions."""
 
 import asyncio
-import hashlib
 from dataclasses import dataclass, field
 
 from yt_dlp.utils import unsmuggle_url
 
 from captions import NotCaptions, choose_track, file_name, to_text
 from extract import extract
-from shoal import Files, Http, Item, Log, Notes, Permanent, Scraper
+from shoal import CheckFailed, Files, Http, Item, Log, Notes, Permanent, Scraper, url_hash
+from shoal.errors import InvalidItem
 
 DELETED_VIDEOS = "deleted_videos"  # how often each was deleted with its channel: {short_hash(url): times}
 
@@ -20,13 +20,19 @@ class Options:
     languages: list[str] = field(default_factory=lambda: ["en"])  # then the first one that there is
     auto_captions: bool = False  # also captions that a machine made
     max_videos: int = 0  # of a channel; 0: all
+    max_workers: int = 5
+    max_retries: int = 3
 
 
 subtitles = Scraper("subtitles", settings=Options, one_run=True)
 
 
 def short_hash(url: str) -> str:
-    return hashlib.sha256(url.encode()).hexdigest()[:10]
+    """The same for all spellings of an address; empty for what is none: it is refused when it is stored."""
+    try:
+        return url_hash(url)[:10]
+    except InvalidItem:
+        return ""
 
 
 def channel_id(url: str) -> str:
@@ -37,6 +43,18 @@ def channel_id(url: str) -> str:
 def channel_of(item) -> str:
     """The partition of an item: its channel."""
     return (item.payload or {}).get("channel") or channel_id(item.url)
+
+
+@subtitles.preflight
+def bounds(options: Options) -> str:
+    """Those that `POST /settings` has hold for what is configured too, whatever starts the workers."""
+    for name, value, low, high in (
+        ("MAX_WORKERS", options.max_workers, 1, 20),
+        ("MAX_RETRIES", options.max_retries, 0, 10),
+    ):
+        if not low <= value <= high:
+            raise CheckFailed(f"{name} is {value}; it must be from {low} to {high}", remedy=f"Correct {name} in .env.")
+    return "workers and retries are within their bounds"
 
 
 @subtitles.stage(partition=channel_of, concurrency=20, record_key="channel", on_duplicate="replace")
@@ -52,7 +70,8 @@ async def channel(item: Item, http: Http, notes: Notes, options: Options, log: L
             continue
         if entry.get("ie_key") == "YoutubeTab":  # the tabs of a channel: videos, shorts, live streams
             payload = {**item.payload, "channel": item.partition, "tab": True}
-            yield channel.item(url, key=item.own_key and f"{url} {channel_id(item.key)}", payload=payload)
+            # Of a channel that is read again they are read again too: they share the time in its key.
+            yield channel.item(url, key=item.own_key and f"{url} {item.own_key.rpartition(' ')[2]}", payload=payload)
             continue
         videos += 1
         video_id = str(entry.get("id") or extra.get("force_videoid") or url.rstrip("/").rpartition("/")[2])
