@@ -14,6 +14,9 @@ import asyncpg
 
 from tests.chaos.scene import Scene
 
+# How often a transaction is tried that PostgreSQL ends because of a deadlock with a worker.
+LOCK_TRIES = 5
+
 
 class Fault(NamedTuple):
     """A fault by name. `strike` returns when it is over; `team`: whose items must be done again afterwards."""
@@ -89,12 +92,23 @@ def _hang_database(scene: Scene, rng: random.Random) -> None:
 
 
 async def _execute(scene: Scene, statement: str, hold: float = 0.0) -> None:
-    """A statement of somebody else in a transaction that stays open for so long."""
+    """A statement of somebody else in a transaction that stays open for so long.
+
+    Workers lock the same in another order now and then: then PostgreSQL ends one of them. If that is this transaction,
+    it is tried again.
+    """
     person = await asyncpg.connect(scene.fleet.operator.ledger)
     try:
-        async with person.transaction():
-            await person.execute(statement)
-            await asyncio.sleep(hold)
+        for tries_left in reversed(range(LOCK_TRIES)):
+            try:
+                async with person.transaction():
+                    await person.execute(statement)
+                    await asyncio.sleep(hold)
+            except asyncpg.DeadlockDetectedError:
+                if not tries_left:
+                    raise
+            else:
+                return
     finally:
         with contextlib.suppress(OSError, asyncpg.PostgresError):
             await person.close()
@@ -108,10 +122,7 @@ def _lock_tables(scene: Scene, rng: random.Random) -> None:
 def _lock_rows(scene: Scene, rng: random.Random) -> None:
     """Somebody holds the rows of all lanes and workers, for longer than a command may take."""
     statement = "select 1 from shoal.lane order by id for update; select 1 from shoal.worker order by no for update"
-    # Workers lock rows of both in another order now and then: then PostgreSQL ends one of them, and if that is this
-    # transaction, nothing was locked this time.
-    with contextlib.suppress(asyncpg.DeadlockDetectedError):
-        asyncio.run(_execute(scene, statement, rng.uniform(3.5, 5.0)))
+    asyncio.run(_execute(scene, statement, rng.uniform(3.5, 5.0)))
 
 
 def _make_due(scene: Scene, _: random.Random) -> None:
