@@ -103,12 +103,12 @@ def test_a_run_of_a_period_is_resumed_with_its_period(project: Project, again: t
 
 
 def test_a_new_ledger_gets_what_an_interrupted_run_left(project: Project) -> None:
-    with interrupted(project, "run", "configs/fiji/times.yaml", "-o", "data/", done=2):
+    with interrupted(project, "run", "configs/fiji/times.yaml", "-o", "data/", done=4):
         project.shoal("run", "configs/fiji/times.yaml", "-o", "data/", "--ledger", str(project.folder / "second.db"))
     assert stored(project) == ["1", "2", "3", "4", "5", "6"]
 
 
 def test_a_new_run_of_a_collection_gets_what_an_interrupted_one_left(project: Project) -> None:
-    with interrupted(project, "run", "configs/", "--all", "-o", "data/", done=2):
+    with interrupted(project, "run", "configs/", "--all", "-o", "data/", done=4):
         project.shoal("run", "configs/", "--all", "-o", "data/", "--fresh")
     assert stored(project) == ["1", "2", "3", "4", "5", "6"]
