@@ -251,7 +251,7 @@ def test_every_mistake_in_a_list_and_in_a_template(tmp_path: Path) -> None:
     text = GOOD.replace("body: .text", "body:\n      - .b:nth-of-type(2) p\n      - div > > p\n      - .text")
     text = text.replace(
         "url_template: https://paper.example/news/{num}",
-        "url_template:\n    - /{yeer}/{nmu}\n    - /news/{num}\n    - /old\n    - /{num:x}",
+        "url_template:\n    - /{Year}/{nmu}\n    - /news/{num}\n    - /old\n    - /{num:x}",
     )
     mistakes = check_folder(write(tmp_path, paper=text) / "paper.yaml", tmp_path).mistakes
     assert [(problem.line, problem.remedy) for problem in mistakes] == [
@@ -261,7 +261,7 @@ def test_every_mistake_in_a_list_and_in_a_template(tmp_path: Path) -> None:
         (15, "Name the element before it, such as div:nth-of-type(2)."),
         (16, "Correct the file."),
     ]
-    assert "has {yeer} and {nmu}, which are not filled in" in mistakes[0].message
+    assert "has {Year} and {nmu}, which are not filled in" in mistakes[0].message
     assert "is '.b:nth-of-type(2) p', which Shoal cannot use: *:nth-of-type() is not" in mistakes[3].message
     assert "is 'div > > p', which is no CSS selector" in mistakes[4].message
 

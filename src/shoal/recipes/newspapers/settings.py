@@ -268,7 +268,7 @@ def _check_placeholders(header: YamlHeader, listing: Listing, keys: list[str | i
     if unknown := list(dict.fromkeys(each[1] for each in found if each[1] not in names)):
         shown = " and ".join(f"{{{name}}}" for name in unknown)
         message = f"listing.url_template has {shown}, which {'is' if len(unknown) == 1 else 'are'} not filled in"
-        close = {name: difflib.get_close_matches(name, names, n=1) for name in unknown}
+        close = {name: difflib.get_close_matches(name.lower(), names, n=1) for name in unknown}
         meant = [f"{{{similar[0]}}} for {{{name}}}" for name, similar in close.items() if similar]
         remedy = f"Write {' or '.join(f'{{{name}}}' for name in names)}."
         if len(meant) == len(unknown):
