@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -270,21 +270,84 @@ async def test_a_page_that_no_token_may_see_bans_none(sqlite_path: Path) -> None
         async with client(sqlite_path) as made:
             for _ in range(3):
                 await made.get(f"{api.url}/users/1")
+            # Its token may have expired meanwhile, so it is asked for once more.
+            with pytest.raises(EgressUnavailable, match="answers 401 to every token of api; correct API_TOKEN_"):
+                await made.get(f"{api.url}/private")
             for _ in range(3):
-                assert (await made.get(f"{api.url}/private")).status == 401
                 assert (await made.get(f"{api.url}/users/1")).status == 200
+            assert (await made.get(f"{api.url}/private")).status == 401
             assert {record.state for record in made.pools[0].health.records.values()} == {ExitState.GOOD}
-    assert by_token(api, 401) == dict.fromkeys(TOKENS.values(), 3)
+    assert by_token(api, 401) == dict.fromkeys(TOKENS.values(), 2)
+
+
+async def test_the_last_page_is_refused_by_itself(sqlite_path: Path) -> None:
+    """Nothing else is asked for that could be accepted: it is not refused for ever."""
+    with TokenApi(MANY, forbidden=frozenset({"/private"})) as api:
+        async with client(sqlite_path, tokens=1) as made:
+            await made.get(f"{api.url}/users/1")
+            with pytest.raises(EgressUnavailable):
+                await made.get(f"{api.url}/private")
+            assert (await made.get(f"{api.url}/private")).status == 401
+
+
+async def test_a_token_that_expires_ends_no_item(sqlite_path: Path) -> None:
+    """It was accepted before; now several pages are refused, again and again."""
+    pages = frozenset({"/users/1", "/users/2", "/users/3"})
+    with TokenApi(MANY) as api:
+        async with client(sqlite_path, tokens=1, ban_after=6) as made:
+            assert (await made.get(f"{api.url}/users/1")).status == 200
+            api.bad = frozenset(TOKENS.values())
+            for page in (*sorted(pages), *sorted(pages)):
+                with pytest.raises(EgressUnavailable, match="correct API_TOKEN_1"):
+                    await made.get(f"{api.url}{page}")
+            with pytest.raises(
+                EgressUnavailable, match="the only token of api is refused with 401; correct API_TOKEN_1 in"
+            ):
+                made.pools[0].choose("x")
+    assert len(api.calls) == 7
+
+
+async def test_a_refused_robots_txt_says_nothing(sqlite_path: Path) -> None:
+    """Nothing is asked for before it, so that no token could be accepted."""
+    with TokenApi(MANY, forbidden=frozenset({"/robots.txt"})) as api:
+        async with client(sqlite_path, tokens=1, ban_after=1) as made:
+            for _ in range(3):
+                assert (await made.get(f"{api.url}/robots.txt")).status == 401
+            assert (await made.get(f"{api.url}/users/1")).status == 200
 
 
 async def test_tokens_that_are_refused_again_and_again_are_banned(sqlite_path: Path) -> None:
     with TokenApi(MANY, bad=frozenset(TOKENS.values())) as api:
         async with client(sqlite_path, ban_after=2) as made:
             for _ in range(2):
-                assert (await made.get(f"{api.url}/users/1")).status == 401
-            with pytest.raises(EgressUnavailable, match="all 3 tokens of api are banned"):
+                with pytest.raises(EgressUnavailable, match="answers 401 to every token of api; correct API_TOKEN_"):
+                    await made.get(f"{api.url}/users/1")
+            with pytest.raises(
+                EgressUnavailable, match="all 3 tokens of api are refused with 401; correct API_TOKEN_1, "
+            ):
                 made.pools[0].choose("x")
+            other = await made.add_worker()
+            wait = other.wait()
+            assert wait is not None
+            assert "refused with 401" in wait.why, "the other worker knows"
     assert len(api.calls) == 6
+
+
+async def test_the_trial_of_a_bad_token_is_one_request(sqlite_path: Path) -> None:
+    with TokenApi(MANY, bad=frozenset(TOKENS.values())) as api:
+        async with client(sqlite_path, tokens=1) as made:
+            pool, states = made.pools[0], []
+            (record,) = pool.health.records.values()
+            await made.ledger.exits.ban("api", record.key, 0.01, "by hand")
+            while not record.own_trial:
+                with suppress(EgressUnavailable):
+                    pool.choose("x").release()
+                await made.sync()
+            with pytest.raises(EgressUnavailable, match="answers 401"):
+                await made.get(f"{api.url}/users/1")
+            states.append(record.state)
+            assert states == [ExitState.BANNED]
+    assert len(api.calls) == 1
 
 
 async def test_kinds_of_calls_have_budgets_of_their_own(sqlite_path: Path) -> None:

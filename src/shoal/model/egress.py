@@ -15,6 +15,8 @@ PoolKind = Literal["proxies", "tokens", "tor"]
 ProxyScheme = Literal["http", "https", "socks5", "socks5h"]
 # How many exits one item may try, without being charged, before it counts as blocked.
 MAX_SWITCHES = 3
+# Why a token is banned that the site has refused.
+BAD_TOKEN = "401: bad credentials"
 
 
 class ProxyAddress(msgspec.Struct, frozen=True, repr_omit_defaults=True):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
@@ -144,7 +145,10 @@ async def diagnose(settings: Settings, *, version: str, scraper: Scraper | None 
     `version` is this code's, to compare the workers' with. A ledger that cannot be reached is a failed check. With
     `scraper`: only the pools that its stages use, and its browser.
     """
+    from shoal.service.egress import check_egress, refused_tokens
+
     path = sqlite_path(settings.ledger)
+    refused: Collection[str] = ()
     try:
         ledger = await connect_ledger(settings, create=False)
     except LedgerError as error:
@@ -152,16 +156,17 @@ async def diagnose(settings: Settings, *, version: str, scraper: Scraper | None 
     else:
         try:
             checks = await check_ledger(ledger, version=version)
+            with suppress(LedgerError):
+                refused = await refused_tokens(ledger)
         finally:
             await ledger.close()
         if path is not None:
             checks.append(check_disk(path))
     if settings.egress or scraper is not None:
-        from shoal.service.egress import check_egress
-
         stages = [] if scraper is None else list(scraper.stages.values())
         pools = None if scraper is None else {stage.egress for stage in stages if stage.egress is not None}
-        checks += await check_egress(settings, pools, browser=any(stage.client == "browser" for stage in stages))
+        browser = any(stage.client == "browser" for stage in stages)
+        checks += await check_egress(settings, pools, browser=browser, refused=refused)
     return checks
 
 
