@@ -49,6 +49,10 @@ WAIT_SECONDS = 1.0
 PAUSE_SECONDS = 60.0
 # The ledger did not answer: it is asked again after so long.
 _LEDGER_SECONDS = 1.0
+# Workers that have calls ask so often for what the site has told others, all of them together no more than a hundred
+# times a second.
+_STOPS_SECONDS = 0.1
+_STOPS_SECONDS_PER_MEMBER = 0.01
 # Tokens that rest for less are not reported as spent.
 _BRIEF_SECONDS = 1.0
 _CLOSE_SECONDS = 2.0
@@ -57,6 +61,8 @@ _LIMIT_WORDS = (b"rate limit", b"ratelimit", b"abuse detection", b"quota exceede
 _STATES = {ExitState.BANNED: "banned", ExitState.RESTING: "resting", ExitState.TRIAL: "being tried"}
 _REFUSED = "refused with 401"
 _MAX_NAMED = 3
+# The task that follows what others were told is one for all tokens.
+_STOPS = ("", "")
 _MAX_DOUBTED = 10_000
 # Suspended time counts for the ledger and for sites.
 _CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -313,6 +319,7 @@ class TokenPool(BasePool):
         self._locks: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
         self._spent: dict[str, float] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._to_tell: set[tuple[str, str]] = set()
         self._time = LedgerTime()
         self._ledger: Ledger | None = None
 
@@ -595,7 +602,13 @@ class TokenPool(BasePool):
     def _tell(self, key: str, resource: str) -> None:
         """Tell the ledger at once what the site said."""
         if self._ledger is not None:
-            self._in_background((key, f"{resource}\0"), self._settle)
+            self._to_tell.add((key, resource))
+            self._in_background((key, f"{resource}\0"), self._tell_now)
+
+    async def _tell_now(self, key: str, resource: str) -> None:
+        while (key, resource) in self._to_tell:  # again, if the site said more meanwhile
+            self._to_tell.discard((key, resource))
+            await self._settle(key, resource)
 
     def _in_background(self, place: tuple[str, str], work: Callable[[str, str], Any]) -> asyncio.Task[None]:
         task = self._tasks.get(place)
@@ -628,6 +641,31 @@ class TokenPool(BasePool):
             budget.settled()
             budget.receive(granted, now)
         self._update_spent(key, now)
+        if granted.calls and self._ledger is not None:
+            self._in_background(_STOPS, self._follow_stops)
+
+    async def _follow_stops(self, key: str, resource: str) -> None:
+        """Make no more calls of budgets that others found spent, although this worker has taken some ahead.
+
+        Ends when it has none.
+        """
+        assert self._ledger is not None
+        while any(budget.calls_left(self._now()) for budget in self._budgets.values()):
+            await asyncio.sleep(max(_STOPS_SECONDS, _STOPS_SECONDS_PER_MEMBER * len(self._members)))
+            if len(self._members) < 2:
+                continue
+            asked = self._now()
+            try:
+                stops = await self._ledger.budgets.stops(self.name)
+            except LedgerError as error:
+                self._log.debug("stopped budgets not asked for: ledger unreachable", error=error.message)
+                continue
+            for stop in stops:
+                why = "spent" if stop.resource else "asked to pause"
+                for (owner, kind), budget in self._budgets.items():
+                    if owner == stop.key and stop.resource in ("", kind) and budget.calls_left(asked):
+                        budget.stop(asked + stop.seconds, why)
+                        self._update_spent(owner, self._now())
 
     async def _settle(self, key: str, resource: str) -> None:
         budget = self._budgets.get((key, resource))

@@ -28,6 +28,7 @@ from shoal.model.egress import (
     BudgetCorrection,
     BudgetGrant,
     BudgetKey,
+    BudgetStop,
     BudgetView,
     EgressMatrix,
     ExitReport,
@@ -502,6 +503,9 @@ class Budgets(Protocol):
 
     async def list(self, pool: str, key: str | None = None) -> list[tuple[str, BudgetView]]:
         """The budgets of a pool's exits, by key and resource; without those whose size nobody has said."""
+
+    async def stops(self, pool: str) -> Sequence[BudgetStop]:
+        """Budgets of which nothing remains, and pauses, that a site has told. A cheap read."""
 
 
 class Sessions(Protocol):

@@ -294,6 +294,14 @@ class BudgetGrant(msgspec.Struct, frozen=True, kw_only=True):
     resting: bool = False
 
 
+class BudgetStop(msgspec.Struct, frozen=True, kw_only=True):
+    """No call of this kind is accepted for so many seconds, as the site said. An empty resource: none of the exit."""
+
+    key: str
+    resource: str
+    seconds: float
+
+
 class GrantUse(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a grant. `made`: no more calls of it were made, or ever will be; the others return to the budget.
 
