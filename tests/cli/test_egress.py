@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import Any
 
 from tests.support.project import Project
 from tests.support.proxies import MicroSocks
 from tests.support.server import free_port
 from tests.support.site import Site
+from tests.support.token_api import TokenApi
 
 PAGES = """
     from shoal import Page, Scraper
@@ -156,3 +158,30 @@ def test_mistakes_are_one_sentence(project: Project) -> None:
     assert "The ledger knows no pool 'x'" in project.shoal("proxies", "ls", "--pool", "x", code=5).stderr
     assert "is not a time" in project.shoal("proxies", "rest", "nobody", "--for", "soon", code=2).stderr
     assert "No worker has used a token yet." in project.shoal("tokens", "ls").stderr
+
+
+def test_a_wrong_token_costs_no_item(either: Project) -> None:
+    """S0: what is wrong is said by the name of its variable; once it is corrected, everything goes on."""
+    good, bad, count = "a-good-token-1234", "a-bad-token-1234", 12
+    with TokenApi({"core": (1_000, 3_600)}, bad=frozenset({bad})) as api:
+        (either.folder / "shoal.toml").write_text(TABLE)  # its proxies.txt is missing
+        either.write(PAGES.format(url=api.url, count=count).replace("homes", "github"))
+        running = either.start("run", "shop.py", GITHUB_TOKEN=bad)
+        running.wait_until_it_says("refused with 401; correct GITHUB_TOKEN in .env or the environment")
+        why = ""
+        while "refused with 401; correct GITHUB_TOKEN in" not in why:  # from the next heartbeat on
+            why = either.shoal("items", "why", "latest").stdout
+        doctor = either.shoal("doctor", "--json", code=1, GITHUB_TOKEN=bad).stdout
+        listed = either.shoal("tokens", "ls").stdout
+        running.tell(signal.SIGINT)
+        assert running.wait() == 130
+        assert (either.counts().dead, either.counts().remaining) == (0, count)
+        tried = either.shoal("try", "shop.py", f"{api.url}/page/1", code=1, GITHUB_TOKEN=bad)
+        said = either.shoal("run", "shop.py", GITHUB_TOKEN=good)
+        assert f"{count} done, 0 dead" in said.stdout
+        assert "refused" not in either.shoal("doctor", code=1, GITHUB_TOKEN=good).stdout
+    assert "GITHUB_TOKEN is refused by the site" in doctor
+    assert "GITHUB_TOKEN" in listed
+    assert "correct GITHUB_TOKEN in" in tried.stdout + tried.stderr
+    for text in (why, doctor, listed, running.stdout, running.stderr, tried.stdout, tried.stderr):
+        assert bad not in text

@@ -6,13 +6,14 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from shoal.config import Settings
 from shoal.config.egress import EgressConfig
 from shoal.egress.tokens import TokenIdentity, TokenPool
 from shoal.errors import EgressUnavailable, InvalidSetting
@@ -25,6 +26,7 @@ from shoal.model.redaction import redacted
 from shoal.model.url_key import host_or_none
 from shoal.model.worker import WorkerSpec
 from shoal.observe.logs import open_logs
+from shoal.wiring import open_ledger
 from shoal.worker.egress import IdentityFetcher
 from tests.support.token_api import TokenApi
 
@@ -42,10 +44,10 @@ class Client:
         self.fetcher = HttpFetcher(connections=20, user_agent="test")
         self.pools: list[TokenPool] = []
 
-    async def add_worker(self) -> TokenPool:
+    async def add_worker(self, **options: Any) -> TokenPool:
         name = f"worker-{len(self.pools)}"
         await self.ledger.workers.register(WorkerSpec(id=name, node="n", pid=1, lease_seconds=30))
-        pool = TokenPool(self.config, log=LOG)
+        pool = TokenPool(self.config, log=LOG, **options)
         await pool.start()
         self.pools.append(pool)
         await self.sync()
@@ -68,9 +70,13 @@ class Client:
 
 
 @asynccontextmanager
-async def client(path: Path, tokens: int = 3, **options: Any) -> AsyncIterator[Client]:
-    ledger = await open_sqlite(path)
-    await ledger.schema.migrate()
+async def client(place: Path | str, tokens: int = 3, **options: Any) -> AsyncIterator[Client]:
+    ledger: Ledger
+    if isinstance(place, str):
+        ledger = await open_ledger(Settings(ledger=place))
+    else:
+        ledger = await open_sqlite(place)
+        await ledger.schema.migrate()
     made = Client(ledger, dict(list(TOKENS.items())[:tokens]), **options)
     await made.add_worker()
     try:
@@ -270,21 +276,84 @@ async def test_a_page_that_no_token_may_see_bans_none(sqlite_path: Path) -> None
         async with client(sqlite_path) as made:
             for _ in range(3):
                 await made.get(f"{api.url}/users/1")
+            # Its token may have expired meanwhile, so it is asked for once more.
+            with pytest.raises(EgressUnavailable, match="answers 401 to every token of api; correct API_TOKEN_"):
+                await made.get(f"{api.url}/private")
             for _ in range(3):
-                assert (await made.get(f"{api.url}/private")).status == 401
                 assert (await made.get(f"{api.url}/users/1")).status == 200
+            assert (await made.get(f"{api.url}/private")).status == 401
             assert {record.state for record in made.pools[0].health.records.values()} == {ExitState.GOOD}
-    assert by_token(api, 401) == dict.fromkeys(TOKENS.values(), 3)
+    assert by_token(api, 401) == dict.fromkeys(TOKENS.values(), 2)
+
+
+async def test_the_last_page_is_refused_by_itself(sqlite_path: Path) -> None:
+    """Nothing else is asked for that could be accepted: it is not refused for ever."""
+    with TokenApi(MANY, forbidden=frozenset({"/private"})) as api:
+        async with client(sqlite_path, tokens=1) as made:
+            await made.get(f"{api.url}/users/1")
+            with pytest.raises(EgressUnavailable):
+                await made.get(f"{api.url}/private")
+            assert (await made.get(f"{api.url}/private")).status == 401
+
+
+async def test_a_token_that_expires_ends_no_item(sqlite_path: Path) -> None:
+    """It was accepted before; now several pages are refused, again and again."""
+    pages = frozenset({"/users/1", "/users/2", "/users/3"})
+    with TokenApi(MANY) as api:
+        async with client(sqlite_path, tokens=1, ban_after=6) as made:
+            assert (await made.get(f"{api.url}/users/1")).status == 200
+            api.bad = frozenset(TOKENS.values())
+            for page in (*sorted(pages), *sorted(pages)):
+                with pytest.raises(EgressUnavailable, match="correct API_TOKEN_1"):
+                    await made.get(f"{api.url}{page}")
+            with pytest.raises(
+                EgressUnavailable, match="the only token of api is refused with 401; correct API_TOKEN_1 in"
+            ):
+                made.pools[0].choose("x")
+    assert len(api.calls) == 7
+
+
+async def test_a_refused_robots_txt_says_nothing(sqlite_path: Path) -> None:
+    """Nothing is asked for before it, so that no token could be accepted."""
+    with TokenApi(MANY, forbidden=frozenset({"/robots.txt"})) as api:
+        async with client(sqlite_path, tokens=1, ban_after=1) as made:
+            for _ in range(3):
+                assert (await made.get(f"{api.url}/robots.txt")).status == 401
+            assert (await made.get(f"{api.url}/users/1")).status == 200
 
 
 async def test_tokens_that_are_refused_again_and_again_are_banned(sqlite_path: Path) -> None:
     with TokenApi(MANY, bad=frozenset(TOKENS.values())) as api:
         async with client(sqlite_path, ban_after=2) as made:
             for _ in range(2):
-                assert (await made.get(f"{api.url}/users/1")).status == 401
-            with pytest.raises(EgressUnavailable, match="all 3 tokens of api are banned"):
+                with pytest.raises(EgressUnavailable, match="answers 401 to every token of api; correct API_TOKEN_"):
+                    await made.get(f"{api.url}/users/1")
+            with pytest.raises(
+                EgressUnavailable, match="all 3 tokens of api are refused with 401; correct API_TOKEN_1, "
+            ):
                 made.pools[0].choose("x")
+            other = await made.add_worker()
+            wait = other.wait()
+            assert wait is not None
+            assert "refused with 401" in wait.why, "the other worker knows"
     assert len(api.calls) == 6
+
+
+async def test_the_trial_of_a_bad_token_is_one_request(sqlite_path: Path) -> None:
+    with TokenApi(MANY, bad=frozenset(TOKENS.values())) as api:
+        async with client(sqlite_path, tokens=1) as made:
+            pool, states = made.pools[0], []
+            (record,) = pool.health.records.values()
+            await made.ledger.exits.ban("api", record.key, 0.01, "by hand")
+            while not record.own_trial:
+                with suppress(EgressUnavailable):
+                    pool.choose("x").release()
+                await made.sync()
+            with pytest.raises(EgressUnavailable, match="answers 401"):
+                await made.get(f"{api.url}/users/1")
+            states.append(record.state)
+            assert states == [ExitState.BANNED]
+    assert len(api.calls) == 1
 
 
 async def test_kinds_of_calls_have_budgets_of_their_own(sqlite_path: Path) -> None:
@@ -355,6 +424,52 @@ async def test_a_spent_token_rests_and_the_stage_waits(sqlite_path: Path) -> Non
             wait = pool.wait()
             assert wait is not None
             assert wait.why == "none of the 2 tokens of api can be used: 1 banned, 1 spent"
+
+
+@pytest.mark.parametrize("told", ["nothing remains", "a pause"])
+@pytest.mark.parametrize("on", ["sqlite", "postgres"])
+async def test_what_the_site_told_another_worker_ends_its_share(
+    request: pytest.FixtureRequest, on: str, told: str
+) -> None:
+    """At once, not when the share would end: that of a worker whose clock stands still never does."""
+    place = request.getfixturevalue("sqlite_path" if on == "sqlite" else "migrated_postgres")
+    with TokenApi({"core": (50, 3_600)}, tells_pause=False) as api:
+        async with client(place, tokens=1, budget=BudgetPolicy(50, 3_600.0)) as made:
+            other = await made.add_worker(now=lambda: 1_000.0)
+            await made.get(f"{api.url}/users/1", other)
+            (budget,) = other._budgets.values()
+            assert budget.calls_left(1_000.0) > 0
+            if told == "a pause":
+                api.per_second = 0
+            else:
+                api.spend(TOKENS["API_TOKEN_1"], 50)
+            with pytest.raises(EgressUnavailable):
+                await made.get(f"{api.url}/users/2")
+            async with asyncio.timeout(60):
+                while budget.calls_left(1_000.0):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            with pytest.raises(EgressUnavailable, match="the only token of api is "):
+                await made.get(f"{api.url}/users/3", other)
+    assert "/users/3" not in {call.path for call in api.calls}
+
+
+async def test_that_nothing_remains_is_told_whatever_else_was_said_meanwhile(sqlite_path: Path) -> None:
+    """The answers to requests that were under way at the same time leave more; they were written before."""
+    key = BudgetKey("api", exit_key("token", TOKENS["API_TOKEN_1"]), "core")
+    with TokenApi({"core": (50, 3_600)}, late=0.2) as api:
+        async with client(sqlite_path, tokens=1, budget=BudgetPolicy(50, 3_600.0)) as made:
+            under_way = [asyncio.create_task(made.get(f"{api.url}/users/{n}")) for n in range(4)]
+            async with asyncio.timeout(60):
+                while len(api.calls) < 3:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+            api.spend(TOKENS["API_TOKEN_1"], 50)
+            with suppress(EgressUnavailable):
+                await made.get(f"{api.url}/users/9")
+            await asyncio.gather(*under_way, return_exceptions=True)
+            await made.pools[0]._settle_all()
+            assert [(stop.key, stop.resource) for stop in await made.ledger.budgets.stops("api")] == [
+                (key.key, key.resource)
+            ]
 
 
 async def test_calls_that_another_worker_gave_back_are_found(sqlite_path: Path) -> None:

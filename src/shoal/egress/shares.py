@@ -229,7 +229,7 @@ class SharedBudget:
         The times of calls and the site's numbers belong together, so nobody may ask for another one meanwhile.
         """
         if self._untold is None:
-            word = self._best_word()
+            word = self._best_word(now)
             said = None if word is None else self._correction(word, time)
             if word is not None and said is not None and said.remaining is not None:
                 word.is_counted = True
@@ -252,13 +252,17 @@ class SharedBudget:
     def settled(self) -> None:
         self._untold = None
 
-    def _best_word(self) -> Call | None:
+    def _best_word(self, now: float) -> Call | None:
         """The newest numbers; of requests that were under way at the same time, those that leave the most.
 
-        All of them are true. They differ in how many of our calls are certain to be in them.
+        All of them are true. They differ in how many of our calls are certain to be in them. That nothing is left needs
+        no such care, and must be told.
         """
         if not self._words:
             return None
+        spent = [call for call in self._words if call.said is not None and call.said.remaining == 0]
+        if spent and now < self._stopped_until:
+            return max(spent, key=lambda call: call.sent_at)
         newest = max(self._words, key=lambda call: call.sent_at)
         answered = [call.answered_at for share in self._shares for call in share.made if call.answered_at is not None]
 

@@ -10,7 +10,7 @@ import asyncio
 import math
 import random
 import time
-from collections import Counter, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -26,6 +26,7 @@ from shoal.errors import EgressUnavailable, InvalidSetting, LedgerError, Transie
 from shoal.fetch.page import Page
 from shoal.ledger.protocols import Ledger
 from shoal.model.egress import (
+    BAD_TOKEN,
     BudgetCorrection,
     BudgetGrant,
     BudgetKey,
@@ -48,13 +49,21 @@ WAIT_SECONDS = 1.0
 PAUSE_SECONDS = 60.0
 # The ledger did not answer: it is asked again after so long.
 _LEDGER_SECONDS = 1.0
+# Workers that have calls ask so often for what the site has told others, all of them together no more than a hundred
+# times a second.
+_STOPS_SECONDS = 0.1
+_STOPS_SECONDS_PER_MEMBER = 0.01
 # Tokens that rest for less are not reported as spent.
 _BRIEF_SECONDS = 1.0
 _CLOSE_SECONDS = 2.0
 _LIMIT_BODY = 4_096
 _LIMIT_WORDS = (b"rate limit", b"ratelimit", b"abuse detection", b"quota exceeded")
 _STATES = {ExitState.BANNED: "banned", ExitState.RESTING: "resting", ExitState.TRIAL: "being tried"}
-BAD_TOKEN = "401: bad credentials"
+_REFUSED = "refused with 401"
+_MAX_NAMED = 3
+# The task that follows what others were told is one for all tokens.
+_STOPS = ("", "")
+_MAX_DOUBTED = 10_000
 # Suspended time counts for the ledger and for sites.
 _CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -173,7 +182,7 @@ class TokenIdentity:
 
     def should_repeat(self, page: Page) -> bool:
         """Whether the answer is about the token, and another one can be used. Raises EgressUnavailable when the site
-        refused all of them for their limits.
+        refused all of them, for their limits or because they may be bad.
         """
         task = asyncio.current_task()
         made = self._calls.pop(task, None)
@@ -184,7 +193,7 @@ class TokenIdentity:
             bad.append(made.record.key)
             if self._pool.has_other(bad):
                 return True
-            self._pool.refuse_all(self._bad.pop(task))
+            self._pool.judge_refusal(page.url, self._bad.pop(task), made.call.sent_at)
             return False
         for key in self._bad.pop(task, ()):
             self._pool.ban(key, BAD_TOKEN)
@@ -245,7 +254,7 @@ class Token:
             made = self._calls.pop()
             self._pool.answer(made, "", status, site_budget(headers))
             if status == 401:
-                self._pool.refuse_all([made.record.key])
+                self._pool.refuse(made.record.key)
 
     def close(self) -> None:
         """The attempt has ended: all its calls were made."""
@@ -298,7 +307,9 @@ class TokenPool(BasePool):
         # The pool decides itself when a 401 is the token's fault.
         super().__init__(msgspec.structs.replace(config, ban_after=1), log=log, alone=alone, now=now, rng=rng)
         self._refusals_to_ban = config.ban_after
-        self._refused: Counter[str] = Counter()
+        # The pages that a token was refused at since it was last accepted; when pages were first refused to all tokens.
+        self._refused: defaultdict[str, list[str]] = defaultdict(list)
+        self._doubted: OrderedDict[str, float] = OrderedDict()
         self._hosts = tuple(_AllowedHost(text) for text in config.hosts)
         self._header_name, _, self._header_value = config.header.partition(": ")
         self._warned_hosts: set[str] = set()
@@ -308,6 +319,7 @@ class TokenPool(BasePool):
         self._locks: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
         self._spent: dict[str, float] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._to_tell: set[tuple[str, str]] = set()
         self._time = LedgerTime()
         self._ledger: Ledger | None = None
 
@@ -524,12 +536,35 @@ class TokenPool(BasePool):
             record.key not in avoid and record.state is ExitState.GOOD for record in self._part.records
         )
 
-    def refuse_all(self, keys: Collection[str]) -> None:
-        """A page answered 401 to all of these tokens: either the page is the reason, or none of them is good."""
+    def judge_refusal(self, url: str, keys: Collection[str], sent_at: float) -> None:
+        """A page answered 401 to all of these tokens. Raises EgressUnavailable when they may be the reason.
+
+        The page is the reason when one of them was accepted elsewhere since the page was first refused, or before, and
+        this page alone is refused again.
+        """
+        if urlsplit(url).path == "/robots.txt":
+            return  # nothing else is asked for before it
+        first = self._doubted.setdefault(url, sent_at)
+        accepted_at = max(self.health.last_success(key) for key in keys)
+        elsewhere = {page for key in keys for page in self._refused[key]} - {url}
+        if accepted_at > first or (first < sent_at and accepted_at > -math.inf and not elsewhere):
+            del self._doubted[url]
+            return
+        if len(self._doubted) > _MAX_DOUBTED:
+            self._doubted.popitem(last=False)
+        labels = [self.health.records[key].exit.label for key in keys if key in self.health.records]
         for key in keys:
-            self._refused[key] += 1
-            if self._refused[key] >= self._refusals_to_ban:
-                self.ban(key, BAD_TOKEN)
+            self.refuse(key, url)
+        raise EgressUnavailable(f"{host_or_none(url)} answers 401 to every token of {self.name}; {_to_correct(labels)}")
+
+    def refuse(self, key: str, url: str = "") -> None:
+        """A 401 that may be the token's fault: after some in a row, it is."""
+        self._refused[key].append(url)
+        record = self.health.records.get(key)
+        is_trial = record is not None and record.state is ExitState.TRIAL
+        if is_trial or len(self._refused[key]) >= self._refusals_to_ban:
+            del self._refused[key][: -self._refusals_to_ban]
+            self.ban(key, BAD_TOKEN)
 
     def ban(self, key: str, why: str) -> None:
         record = self.health.records.get(key)
@@ -567,7 +602,13 @@ class TokenPool(BasePool):
     def _tell(self, key: str, resource: str) -> None:
         """Tell the ledger at once what the site said."""
         if self._ledger is not None:
-            self._in_background((key, f"{resource}\0"), self._settle)
+            self._to_tell.add((key, resource))
+            self._in_background((key, f"{resource}\0"), self._tell_now)
+
+    async def _tell_now(self, key: str, resource: str) -> None:
+        while (key, resource) in self._to_tell:  # again, if the site said more meanwhile
+            self._to_tell.discard((key, resource))
+            await self._settle(key, resource)
 
     def _in_background(self, place: tuple[str, str], work: Callable[[str, str], Any]) -> asyncio.Task[None]:
         task = self._tasks.get(place)
@@ -600,6 +641,31 @@ class TokenPool(BasePool):
             budget.settled()
             budget.receive(granted, now)
         self._update_spent(key, now)
+        if granted.calls and self._ledger is not None:
+            self._in_background(_STOPS, self._follow_stops)
+
+    async def _follow_stops(self, key: str, resource: str) -> None:
+        """Make no more calls of budgets that others found spent, although this worker has taken some ahead.
+
+        Ends when it has none.
+        """
+        assert self._ledger is not None
+        while any(budget.calls_left(self._now()) for budget in self._budgets.values()):
+            await asyncio.sleep(max(_STOPS_SECONDS, _STOPS_SECONDS_PER_MEMBER * len(self._members)))
+            if len(self._members) < 2:
+                continue
+            asked = self._now()
+            try:
+                stops = await self._ledger.budgets.stops(self.name)
+            except LedgerError as error:
+                self._log.debug("stopped budgets not asked for: ledger unreachable", error=error.message)
+                continue
+            for stop in stops:
+                why = "spent" if stop.resource else "asked to pause"
+                for (owner, kind), budget in self._budgets.items():
+                    if owner == stop.key and stop.resource in ("", kind) and budget.calls_left(asked):
+                        budget.stop(asked + stop.seconds, why)
+                        self._update_spent(owner, self._now())
 
     async def _settle(self, key: str, resource: str) -> None:
         budget = self._budgets.get((key, resource))
@@ -690,11 +756,14 @@ class TokenPool(BasePool):
         counts: Counter[str] = Counter(self._state_of(record, DEFAULT_RESOURCE, now) for record in records)
         back = [self._spent.get(record.key, record.until) for record in records]
         first = min(back)
-        return self._wait_for(self._none_usable(counts)), None if first == math.inf else first
+        why = self._none_usable(counts)
+        if bad := [record.exit.label for record in records if _is_refused(record)]:
+            why = f"{why}; {_to_correct(bad)}"
+        return self._wait_for(why), None if first == math.inf else first
 
     def _state_of(self, record: LocalExit, resource: str, now: float) -> str:
         if record.state is not ExitState.GOOD:
-            return _STATES.get(record.state, "unusable")
+            return _REFUSED if _is_refused(record) else _STATES.get(record.state, "unusable")
         budgets = [budget for (owner, _), budget in self._budgets.items() if owner == record.key]
         named = self._budgets.get((record.key, resource))
         resting = [budget for budget in (named, *budgets) if budget is not None and budget.is_resting(now)]
@@ -711,6 +780,17 @@ class TokenPool(BasePool):
         if resource != DEFAULT_RESOURCE:
             why += f" for {resource}"
         return EgressUnavailable(why, retry_after=max(0.1, first - now))
+
+
+def _is_refused(record: LocalExit) -> bool:
+    return record.state is ExitState.BANNED and BAD_TOKEN in record.why
+
+
+def _to_correct(labels: Sequence[str]) -> str:
+    """What to do about tokens that are refused, by the names of their variables."""
+    more = len(labels) - _MAX_NAMED
+    names = ", ".join(labels[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"correct {names} in .env or the environment, and start again"
 
 
 class _AllowedHost:

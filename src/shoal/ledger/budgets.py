@@ -15,7 +15,15 @@ import msgspec
 
 from shoal.errors import InvalidSetting
 from shoal.ledger.rows import Queryable, Row
-from shoal.model.egress import BudgetCorrection, BudgetGrant, BudgetKey, BudgetView, GrantRequest, GrantUse
+from shoal.model.egress import (
+    BudgetCorrection,
+    BudgetGrant,
+    BudgetKey,
+    BudgetStop,
+    BudgetView,
+    GrantRequest,
+    GrantUse,
+)
 from shoal.model.item import MAX_NAME_BYTES
 from shoal.model.url_key import check_text
 
@@ -153,6 +161,10 @@ class BaseBudgets(ABC):
         rests = {row["key"]: row["rests_until"] for row in rows if row["resource"] == ""}
         views = ((row["key"], _view(row, rests.get(row["key"]))) for row in rows if row["resource"] != "")
         return [(owner, view) for owner, view in views if view is not None]
+
+    async def stops(self, pool: str) -> Sequence[BudgetStop]:
+        rows = await self._queryable.fetch(self._sql["stopped_budgets"], pool)
+        return [BudgetStop(key=row["key"], resource=row["resource"], seconds=row["seconds"]) for row in rows]
 
 
 def state_from(row: Row, rests_until: float | None = None) -> BudgetState:

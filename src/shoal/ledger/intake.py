@@ -11,7 +11,7 @@ import msgspec
 
 from shoal.errors import InvalidItem, UnknownStage
 from shoal.ledger.catalog import CachedRun, Catalog
-from shoal.ledger.protocols import Entries, Entry
+from shoal.ledger.protocols import Entries, Entry, OnStored
 from shoal.model.item import NewItem, PreparedItem, prepare
 from shoal.model.url_key import key_hash, url_key
 from shoal.model.views import IntakeReport
@@ -137,7 +137,9 @@ class BaseIntake(ABC):
     async def _store(self, run: CachedRun, queued: QueuedItems) -> tuple[int, int]:
         """Store a chunk in one transaction. Returns how many items were new and how many were duplicates."""
 
-    async def enqueue(self, run_id: str, entries: Entries, *, stage: str | None = None) -> IntakeReport:
+    async def enqueue(
+        self, run_id: str, entries: Entries, *, stage: str | None = None, on_stored: OnStored | None = None
+    ) -> IntakeReport:
         run = await self._catalog.run(run_id)
         stage = stage or run.first_stage
         run.stage_id(stage)
@@ -151,8 +153,11 @@ class BaseIntake(ABC):
                 while len(storing) >= (1 if alone else self.max_concurrent_chunks):
                     stored.append(await storing.popleft())
                 storing.append(asyncio.create_task(self._store_items(run, chunk.items)))
-                if alone:
+                if alone or on_stored is not None:
                     stored.append(await storing.popleft())
+                if on_stored is not None and chunk.items:
+                    await on_stored()
+                    on_stored = None
                 invalid += chunk.invalid
         finally:
             # Chunks that are being stored are completed even when the source of entries failed.

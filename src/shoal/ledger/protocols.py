@@ -6,7 +6,7 @@ Every call may be repeated after an error: it took effect once or not at all.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -28,6 +28,7 @@ from shoal.model.egress import (
     BudgetCorrection,
     BudgetGrant,
     BudgetKey,
+    BudgetStop,
     BudgetView,
     EgressMatrix,
     ExitReport,
@@ -96,6 +97,7 @@ Entry = str | bytes | NewItem | PreparedItem
 Entries = Iterable[Entry] | AsyncIterable[Entry]
 # Called with the number of items that a bulk change has processed so far.
 OnProgress = Callable[[int], object]
+OnStored = Callable[[], Awaitable[None]]
 
 
 class Runs(Protocol):
@@ -156,8 +158,12 @@ class Runs(Protocol):
 
 
 class Intake(Protocol):
-    async def enqueue(self, run_id: str, entries: Entries, *, stage: str | None = None) -> IntakeReport:
+    async def enqueue(
+        self, run_id: str, entries: Entries, *, stage: str | None = None, on_stored: OnStored | None = None
+    ) -> IntakeReport:
         """Store items in constant memory; count duplicates and invalid ones. `stage` defaults to the first.
+
+        `on_stored` is awaited once, as soon as the first valid items are durable.
 
         Items counted as enqueued are durable. After an error some entries may be stored: enqueue them again,
         duplicates are dropped.
@@ -497,6 +503,9 @@ class Budgets(Protocol):
 
     async def list(self, pool: str, key: str | None = None) -> list[tuple[str, BudgetView]]:
         """The budgets of a pool's exits, by key and resource; without those whose size nobody has said."""
+
+    async def stops(self, pool: str) -> Sequence[BudgetStop]:
+        """Budgets of which nothing remains, and pauses, that a site has told. A cheap read."""
 
 
 class Sessions(Protocol):

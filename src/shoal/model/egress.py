@@ -15,6 +15,8 @@ PoolKind = Literal["proxies", "tokens", "tor"]
 ProxyScheme = Literal["http", "https", "socks5", "socks5h"]
 # How many exits one item may try, without being charged, before it counts as blocked.
 MAX_SWITCHES = 3
+# Why a token is banned that the site has refused.
+BAD_TOKEN = "401: bad credentials"
 
 
 class ProxyAddress(msgspec.Struct, frozen=True, repr_omit_defaults=True):
@@ -290,6 +292,14 @@ class BudgetGrant(msgspec.Struct, frozen=True, kw_only=True):
     left: int | None = None
     at: float = 0.0
     resting: bool = False
+
+
+class BudgetStop(msgspec.Struct, frozen=True, kw_only=True):
+    """No call of this kind is accepted for so many seconds, as the site said. An empty resource: none of the exit."""
+
+    key: str
+    resource: str
+    seconds: float
 
 
 class GrantUse(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ import os
 import shlex
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,8 +21,8 @@ import msgspec
 
 from shoal.config import Settings
 from shoal.define.scraper import Scraper
-from shoal.errors import InvalidScraper, NotAllowed, NotFound, UsageError
-from shoal.ledger.protocols import Entry, Ledger
+from shoal.errors import InvalidScraper, NotAllowed, NotFound, UsageError, WrongState
+from shoal.ledger.protocols import Entry, Ledger, OnStored
 from shoal.model.item import NewItem
 from shoal.model.run import Run, RunSpec, RunState
 from shoal.model.views import IntakeReport
@@ -32,11 +32,15 @@ from shoal.worker.single_lock import hold_file_lock, hold_ledger_lock
 
 LIST_NOTE = "list"
 EXTENT_NOTE = "extent"
+REPLACES_NOTE = "replaces"
 UNFINISHED = (RunState.ACTIVE, RunState.PAUSED)
 MAX_RUNS = 200
 RECENT = dt.timedelta(seconds=10)
 BEGIN_LOCK_SECONDS = 30.0
 BEGIN_POLL_SECONDS = 0.1
+
+
+async def do_nothing() -> None: ...
 
 
 class UrlSource(Protocol):
@@ -120,14 +124,14 @@ def _extent_text(extent: Mapping[str, Any]) -> str:
 
 
 async def open_run(ledger: Ledger, scraper: Scraper, plan: RunPlan, spec: RunSpec, *, by: str) -> Run:
-    """The run of the plan, active. A new one sets an unfinished one aside, so that it holds no place in any lane.
+    """The run of the plan, active. The unfinished run that a new one replaces goes on until `set_replaced_aside`.
 
     The extent of a new run is stored with it; of one that is resumed it becomes that of the scraper.
     """
     if plan.run is None:
-        if plan.unfinished is not None and plan.unfinished.state is RunState.ACTIVE:
-            await ledger.runs.pause(plan.unfinished.id, by=by, because="a new run replaces it")
         run = await ledger.runs.create(spec)
+        if plan.unfinished is not None:
+            await ledger.runs.put_note(run.id, REPLACES_NOTE, {"run": plan.unfinished.id, "done": False})
         if scraper.extent:
             await ledger.runs.put_note(run.id, EXTENT_NOTE, scraper.extent)
         return run
@@ -135,6 +139,27 @@ async def open_run(ledger: Ledger, scraper: Scraper, plan: RunPlan, spec: RunSpe
     if plan.run.state is not RunState.ACTIVE:
         await ledger.runs.resume(plan.run.id, by=by)
     return await ledger.runs.get(plan.run.id)
+
+
+async def set_replaced_aside(ledger: Ledger, run: Run, *, by: str) -> list[Run]:
+    """Pause the unfinished runs that this one replaces, so that they hold no place in any lane. Returns them.
+
+    Called when the run has items, because until then the call may be refused. If the process is killed before, the call
+    that resumes the run does it.
+    """
+    replaced: list[Run] = []
+    newer = run.id
+    with suppress(NotFound):  # one of them was removed
+        while (note := await ledger.runs.get_note(newer, REPLACES_NOTE)) is not None and not note["done"]:
+            older = await ledger.runs.get(note["run"])
+            if older.state in UNFINISHED:
+                with suppress(WrongState):  # it has ended meanwhile
+                    if older.state is RunState.ACTIVE:
+                        await ledger.runs.pause(older.id, by=by, because="a new run replaces it")
+                    replaced.append(older)
+            await ledger.runs.put_note(newer, REPLACES_NOTE, {**note, "done": True})
+            newer = older.id
+    return replaced
 
 
 class FillProgress(msgspec.Struct):
@@ -169,7 +194,7 @@ class FillProgress(msgspec.Struct):
         return self.seeds.invalid_entries[0][1] if self.seeds is not None and self.seeds.invalid_entries else ""
 
 
-async def fill_run(
+async def fill_run(  # noqa: PLR0913 - most by keyword
     ledger: Ledger,
     run: Run,
     scraper: Scraper,
@@ -179,20 +204,24 @@ async def fill_run(
     by: str,
     in_lanes: bool = True,
     seal: bool = True,
+    on_stored: OnStored = do_nothing,
 ) -> None:
     """Store the URLs, then the scraper's start items, then (with `seal`) seal the run: no more items will follow.
 
     A run that was sealed before has its start items; only the URLs are new to it. Duplicates are dropped. The URLs come
     first, because they may not be readable a second time, while the scraper's sources are.
-    `progress` says how far it got. Raises UsageError when a new run gets nothing because nothing was valid, or when it
-    has no items and the scraper says what to do about that (`start_remedy`).
+    `progress` says how far it got. `on_stored` is awaited when the first items are stored, and at the end: from then on
+    the run is accepted. Raises UsageError when a new run gets nothing because nothing was valid, or when it has no
+    items and the scraper says what to do about that (`start_remedy`).
     """
     if urls is not None:
         await ledger.runs.put_note(run.id, LIST_NOTE, {"name": urls.name, "complete": False})
-        progress.listed = await ledger.intake.enqueue(run.id, _with_lanes(aiter(urls), in_lanes=in_lanes))
+        entries = _with_lanes(aiter(urls), in_lanes=in_lanes)
+        progress.listed = await ledger.intake.enqueue(run.id, entries, on_stored=on_stored)
         await ledger.runs.put_note(run.id, LIST_NOTE, {"name": urls.name, "complete": True})
     if not run.sealed:
-        progress.seeds = await ledger.intake.enqueue(run.id, _with_lanes(scraper.seeds(), in_lanes=in_lanes))
+        entries = _with_lanes(scraper.seeds(), in_lanes=in_lanes)
+        progress.seeds = await ledger.intake.enqueue(run.id, entries, on_stored=on_stored)
     if progress.nothing_was_valid:
         which = "The only item" if progress.invalid == 1 else f"None of the {progress.invalid} items"
         valid = "not valid" if progress.invalid == 1 else "valid"
@@ -202,14 +231,27 @@ async def fill_run(
         )
     if scraper.start_remedy and not run.sealed and await _is_empty(ledger, run, progress):
         raise _nothing_to_start(scraper)
+    await on_stored()
     if seal:
         await ledger.runs.seal(run.id, by=by)
 
 
-async def remove_empty(ledger: Ledger, plan: RunPlan, run: Run, progress: FillProgress, *, by: str) -> None:
-    """Remove a new run that got no items, because none was valid or its sources failed. Its idempotency key is free."""
-    if plan.run is None and await _is_empty(ledger, run, progress):
-        await ledger.runs.remove(run.id, by=by)
+@asynccontextmanager
+async def removed_if_refused(
+    ledger: Ledger, plan: RunPlan, run: Run, progress: FillProgress | None = None, *, by: str
+) -> AsyncIterator[None]:
+    """When the block is refused, a new run is removed, and its idempotency key is free; a paused one is paused again.
+
+    With `progress` a run that got items stays: some may have been worked on, and the same call adds the others.
+    """
+    try:
+        yield
+    except (UsageError, NotAllowed):
+        if plan.run is None and (progress is None or await _is_empty(ledger, run, progress)):
+            await ledger.runs.remove(run.id, by=by)
+        elif plan.run is not None and plan.run.state is RunState.PAUSED and not (progress and progress.enqueued):
+            await ledger.runs.pause(run.id, by=by, because="the call that resumed it was refused")
+        raise
 
 
 async def _is_empty(ledger: Ledger, run: Run, progress: FillProgress) -> bool:

@@ -187,7 +187,6 @@ async def run_collection(settings: Settings, request: CollectionRequest, host: H
     plan = plan_members(all_members, request.members)
     await check_addresses(settings)
     async with ledger_context(settings, on_waiting=host.notice) as ledger, AsyncExitStack() as held:
-
         extent: dict[str, str] = {}
 
         def environment(member: str) -> dict[str, str]:

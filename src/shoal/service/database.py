@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
@@ -151,7 +152,10 @@ async def diagnose(
     `scraper`: only the pools that its stages use, and its browser. `on_notice` gets a sentence before a check that may
     take minutes.
     """
+    from shoal.service.egress import check_egress, refused_tokens
+
     path = sqlite_path(settings.ledger)
+    refused: Collection[str] = ()
     try:
         ledger = await connect_ledger(settings, create=False)
     except LedgerError as error:
@@ -159,17 +163,17 @@ async def diagnose(
     else:
         try:
             checks = await check_ledger(ledger, version=version)
+            with suppress(LedgerError):
+                refused = await refused_tokens(ledger)
         finally:
             await ledger.close()
         if path is not None:
             checks.append(check_disk(path))
     if settings.egress or scraper is not None:
-        from shoal.service.egress import check_egress
-
         stages = [] if scraper is None else list(scraper.stages.values())
         pools = None if scraper is None else {stage.egress for stage in stages if stage.egress is not None}
         uses_browser = any(stage.client == "browser" for stage in stages)
-        checks += await check_egress(settings, pools, browser=uses_browser, on_notice=on_notice)
+        checks += await check_egress(settings, pools, browser=uses_browser, refused=refused, on_notice=on_notice)
     return checks
 
 

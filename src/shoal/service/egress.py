@@ -16,7 +16,7 @@ import msgspec
 
 from shoal.errors import AttemptEnded, ExitFailed, LedgerError, NotFound, UsageError
 from shoal.fetch.page import Request
-from shoal.model.egress import BudgetView, ExitState, ExitView, PoolKind, PoolView
+from shoal.model.egress import BAD_TOKEN, BudgetView, ExitState, ExitView, PoolKind, PoolView, exit_key
 from shoal.model.views import CursorPage
 from shoal.model.worker import FixedPart
 from shoal.observe.doctor import Check
@@ -466,18 +466,26 @@ async def _check_pool(
         await fetcher.close()
 
 
+async def refused_tokens(ledger: Ledger) -> frozenset[str]:
+    """The keys of the tokens that are banned because the site answered 401."""
+    banned = list_exits(ledger, ("tokens",), state="banned")
+    return frozenset([view.key async for view in banned if BAD_TOKEN in view.why])
+
+
 async def check_egress(
     settings: Settings,
     pools: Collection[str] | None = None,
     *,
     workers: int = 0,
     browser: bool = False,
+    refused: Collection[str] = (),
     on_notice: Callable[[str], None] = lambda _: None,
 ) -> list[Check]:
     """Check the configured pools, each with its remedy, and with `browser` the browser.
 
     `pools`: only those of these names. `workers`: how many will share them; fewer proxies than workers is a warning.
-    `on_notice` gets a sentence before a check that may take minutes.
+    `refused`: the keys of tokens that the site has refused. `on_notice` gets a sentence before a check that may take
+    minutes.
     """
     checks: list[Check] = []
     for config in settings.egress.values():
@@ -487,7 +495,7 @@ async def check_egress(
             case "proxies":
                 checks += await _proxies_checks(settings, config, workers)
             case "tokens":
-                checks += _tokens_checks(config, workers)
+                checks += _tokens_checks(config, workers, refused)
             case "tor":
                 checks.append(await _tor_check(settings, config))
         if config.address_url is not None and checks[-1].ok:
@@ -527,7 +535,7 @@ async def _proxies_checks(settings: Settings, config: EgressConfig, workers: int
     return checks
 
 
-def _tokens_checks(config: EgressConfig, workers: int) -> list[Check]:
+def _tokens_checks(config: EgressConfig, workers: int, refused: Collection[str]) -> list[Check]:
     name, count = f"egress.{config.name}", len(set(config.given.values()))
     if not count:
         variables = " or ".join(config.missing)
@@ -540,6 +548,11 @@ def _tokens_checks(config: EgressConfig, workers: int) -> list[Check]:
             )
         ]
     checks = [Check(name=name, ok=True, text=f"{count_text('tokens', count)}: {', '.join(config.given)}")]
+    if bad := [label for label, value in config.given.items() if exit_key("token", value.strip()) in refused]:
+        are_all = len(bad) == len(config.given)
+        text = f"{', '.join(bad)} {'is' if len(bad) == 1 else 'are'} refused by the site ({BAD_TOKEN})"
+        fix = f"Correct {' and '.join(bad)} in .env or the environment, and start the workers again."
+        checks.append(Check(name=name, ok=not are_all, warning=not are_all, text=text, fix=fix))
     if config.share != "shared" and count < workers:
         checks.append(_too_few(config, count, workers))
     return checks

@@ -42,11 +42,21 @@ from shoal.model.views import Counts
 from shoal.model.worker import Scope
 from shoal.notify.delivery import check_addresses
 from shoal.observe.logs import Logs
-from shoal.service.begin import UNFINISHED, RunChoice, RunPlan, begin_lock, open_run, plan_owned_run, plan_run
+from shoal.service.begin import (
+    UNFINISHED,
+    FillProgress,
+    RunChoice,
+    RunPlan,
+    begin_lock,
+    open_run,
+    plan_owned_run,
+    plan_run,
+    removed_if_refused,
+)
 from shoal.service.database import put_views_or_notice
 from shoal.service.events import FeedProgress, Host, RunStarted
 from shoal.service.lookup import item_maker
-from shoal.service.run import report_plan
+from shoal.service.run import report_plan, set_aside_and_report
 from shoal.service.sinks import deliver_beside, finish_deliveries, note_record_types
 from shoal.service.work import (
     alerts,
@@ -180,7 +190,9 @@ async def feed_on(ledger: Ledger, scraper: Scraper, settings: Settings, request:
         held.callback(logs.close)
         log = logs.log.bind(run=run.id)
         if not resumed:
-            await call_start_hooks(scraper, ledger, run, log)
+            async with removed_if_refused(ledger, RunPlan(run=None), run, FillProgress(), by=request.by):
+                await call_start_hooks(scraper, ledger, run, log)
+        await set_aside_and_report(ledger, run, host, by=request.by)
         feeder = Feeder(ledger, run, source, make, request, host, log)
         log.info("feed started", source=source.name, scraper=scraper.name)
         async with deliver_beside(delivering, logs.log) as sink_thread:

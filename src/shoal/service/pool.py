@@ -48,14 +48,15 @@ from shoal.service.begin import (
     check_start_items,
     open_run,
     plan_run,
+    removed_if_refused,
 )
 from shoal.service.egress import PlannedExits, check_egress, check_parts_are_free, plan_exits
 from shoal.service.events import CheckFinished, Host
 from shoal.service.lookup import find_run_of
-from shoal.service.run import fill_and_report, report_plan
+from shoal.service.run import fill_and_report, report_plan, set_aside_and_report
 from shoal.service.work import MetricsAddress, free_local_ledger
 from shoal.wiring import check_pools_exist, ledger_context, sqlite_path
-from shoal.worker.hooks import call_preflight, call_start_hooks
+from shoal.worker.hooks import call_preflight
 from shoal.worker.single_lock import hold_file_lock
 
 BY = "shoal pool"
@@ -205,21 +206,24 @@ async def prepare_pool(
         with run_check("run", host) as passed:
             if (file := sqlite_path(settings.ledger)) is not None:
                 held.enter_context(hold_file_lock(scraper.name, file))
-            run, is_new = await _open_run_with_items(ledger, scraper, settings, request, host)
+            chosen, run = await _open_run_with_items(ledger, scraper, settings, request, host)
             workload = await read_workload(ledger, run.id)
-            if run.sealed or request.run_id is None:  # workers of an open run wait for its items
-                _check_has_items(workload, run.id)
+            async with removed_if_refused(ledger, chosen, run, by=BY):
+                if run.sealed or request.run_id is None:  # workers of an open run wait for its items
+                    _check_has_items(workload, run.id)
             passed(_describe_run(run, workload))
         assigner = _assigner(scraper, settings, request, partial(read_workload, ledger, run.id))
-        plan = await _make_plan(assigner, run, workload, request, host)
-        plan = await _with_egress(plan, scraper, settings, host, ledger)
+        async with removed_if_refused(ledger, chosen, run, by=BY):
+            plan = await _make_plan(assigner, run, workload, request, host)
+            plan = await _with_egress(plan, scraper, settings, host, ledger)
+        await set_aside_and_report(ledger, run, host, by=BY)
         yield PreparedPool(
             scraper=scraper,
             settings=settings,
             request=request,
             ledger=ledger,
             run=run,
-            is_new=is_new,
+            is_new=chosen.run is None,
             plan=plan,
             assigner=assigner,
         )
@@ -324,8 +328,8 @@ async def _choose_run(ledger: Ledger, scraper: Scraper, request: PoolRequest) ->
 
 async def _open_run_with_items(
     ledger: Ledger, scraper: Scraper, settings: Settings, request: PoolRequest, host: Host
-) -> tuple[Run, bool]:
-    """The run, and whether it was made for this pool."""
+) -> tuple[RunPlan, Run]:
+    """What was chosen, and the run of it, which has its items."""
     plan = await _choose_run(ledger, scraper, request)
     if request.run_id is None:
         await check_start_items(ledger, scraper, plan, request.urls)
@@ -335,11 +339,10 @@ async def _open_run_with_items(
     if request.run_id is None:
         logs = open_pool_log(settings, request, settings.log_names(scraper.name).of_pool())
         try:
-            await call_start_hooks(scraper, ledger, run, logs.log.bind(run=run.id))
+            await fill_and_report(ledger, scraper, plan, run, request.urls, host, logs.log, by=BY)
         finally:
             logs.close()
-        await fill_and_report(ledger, scraper, plan, run, request.urls, host, by=BY)
-    return run, plan.run is None
+    return plan, run
 
 
 async def _make_plan(

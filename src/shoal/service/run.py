@@ -13,6 +13,7 @@ import signal
 import threading
 from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from shoal.define.scraper import Scraper
 from shoal.errors import ShoalError, UsageError
 from shoal.export import ExportReport, check_target, export_run
 from shoal.export.coverage import CoverageWarning, check_coverage, has_only_failures
-from shoal.ledger.protocols import Ledger
+from shoal.ledger.protocols import Ledger, OnStored
 from shoal.model.item import NewItem
+from shoal.model.log import Log
 from shoal.model.run import Run, RunState
 from shoal.model.views import Counts
 from shoal.model.worker import Scope
@@ -40,12 +42,14 @@ from shoal.service.begin import (
     UrlSource,
     begin_lock,
     check_start_items,
+    do_nothing,
     fill_run,
     open_run,
     plan_by_idempotency_key,
     plan_owned_run,
     plan_run,
-    remove_empty,
+    removed_if_refused,
+    set_replaced_aside,
 )
 from shoal.service.blocking import inside_event_loop, iterate_records, run_to_end
 from shoal.service.console import Console
@@ -216,38 +220,35 @@ async def execute_run(
     logs = open_run_logs(settings, run.id, host)
     log = logs.log.bind(run=run.id)
     try:
-        await call_start_hooks(scraper, ledger, run, log)
-        scope = Scope(scraper=scraper.name, run_ids=(run.id,), stages=tuple(scraper.stages))
-        options = worker_options(
-            *(scraper, settings, scope),
-            limit=request.limit,
-            min_concurrency=request.min_concurrency,
-            prefetch=request.prefetch,
-        )
-        async with (
-            worker_place(ledger, scraper, settings, host) as place,
-            alerts(settings, logs.log) as alert_thread,
-            deliver_beside(settings, logs.log) as sink_thread,
-        ):
-            worker = make_worker(
-                *(scraper, settings, ledger, fetcher, options, host, logs),
-                log=log,
-                from_store=request.from_store,
-                timeout=request.timeout,
+        async with removed_if_refused(ledger, plan, run, progress, by=request.by):
+            await call_start_hooks(scraper, ledger, run, log)
+            scope = Scope(scraper=scraper.name, run_ids=(run.id,), stages=tuple(scraper.stages))
+            options = worker_options(
+                *(scraper, settings, scope),
+                limit=request.limit,
+                min_concurrency=request.min_concurrency,
+                prefetch=request.prefetch,
             )
-            worker.keep_place(place)
-            log.info("run started", scraper=scraper.name, resumed=plan.run is not None, remaining=plan.remaining)
-            try:
+            async with (
+                worker_place(ledger, scraper, settings, host) as place,
+                alerts(settings, logs.log) as alert_thread,
+                deliver_beside(settings, logs.log) as sink_thread,
+            ):
+                worker = make_worker(
+                    *(scraper, settings, ledger, fetcher, options, host, logs),
+                    log=log,
+                    from_store=request.from_store,
+                    timeout=request.timeout,
+                )
+                worker.keep_place(place)
+                log.info("run started", scraper=scraper.name, resumed=plan.run is not None, remaining=plan.remaining)
                 with metrics_export(request.metrics, worker, scraper.name, host):
                     summary = await _work_while_filling(ledger, scraper, run, request, progress, worker, host)
-            except UsageError:
-                await remove_empty(ledger, plan, run, progress, by=request.by)
-                raise
-            log.info("worker stopped", **summary.log_fields())
-            await call_finish_hooks(scraper, ledger, run.id, log)
-            await send_end_alerts(alert_thread, (run.id,), summary)
-            with stop_signals(host):
-                await finish_deliveries(sink_thread, ledger, settings, host, stopped=host.stop.count > 0)
+                log.info("worker stopped", **summary.log_fields())
+                await call_finish_hooks(scraper, ledger, run.id, log)
+                await send_end_alerts(alert_thread, (run.id,), summary)
+                with stop_signals(host):
+                    await finish_deliveries(sink_thread, ledger, settings, host, stopped=host.stop.count > 0)
     finally:
         await fetcher.close()
         logs.close()
@@ -338,39 +339,52 @@ async def enqueue_on(  # noqa: PLR0913 - most by keyword
     await put_views_or_notice(ledger, scraper, host.notice)
     await report_plan(ledger, plan, host.on_event)
     logs = open_run_logs(settings, run.id, host)
+    on_stored = partial(set_aside_and_report, ledger, run, host, by=by)
     try:
-        await call_start_hooks(scraper, ledger, run, logs.log.bind(run=run.id))
+        progress = await fill_and_report(
+            *(ledger, scraper, plan, run, urls, host, logs.log), by=by, seal=seal, on_stored=on_stored
+        )
     finally:
         logs.close()
-    progress = await fill_and_report(ledger, scraper, plan, run, urls, host, by=by, seal=seal)
     return EnqueueReport(run=run, enqueued=progress.enqueued, duplicates=progress.duplicates, invalid=progress.invalid)
 
 
-async def fill_and_report(
+async def fill_and_report(  # noqa: PLR0913 - most by keyword
     ledger: Ledger,
     scraper: Scraper,
     plan: RunPlan,
     run: Run,
     urls: UrlSource | None,
     host: Host,
+    log: Log,
     *,
     by: str,
     seal: bool = True,
+    on_stored: OnStored = do_nothing,
 ) -> FillProgress:
-    """Store the items of a run and report those that were refused; a new run that got none is removed."""
+    """Call the start hooks, store the items of a run and report those that were refused.
+
+    A new run that got none is removed.
+    """
     progress = FillProgress()
-    try:
-        await fill_run(ledger, run, scraper, urls, progress, by=by, seal=seal)
-    except UsageError:
-        await remove_empty(ledger, plan, run, progress, by=by)
-        raise
-    finally:
-        report_refused(urls, progress, host.on_event)
+    async with removed_if_refused(ledger, plan, run, progress, by=by):
+        await call_start_hooks(scraper, ledger, run, log.bind(run=run.id))
+        try:
+            await fill_run(ledger, run, scraper, urls, progress, by=by, seal=seal, on_stored=on_stored)
+        finally:
+            report_refused(urls, progress, host.on_event)
     return progress
 
 
+async def set_aside_and_report(ledger: Ledger, run: Run, host: Host, *, by: str) -> None:
+    """Pause the unfinished runs that this one replaces, and report them."""
+    for paused in await set_replaced_aside(ledger, run, by=by):
+        why = f"a new run replaces it; `shoal runs resume {paused.id}` resumes it"
+        host.on_event(RunPaused(run_id=paused.id, scraper=paused.scraper, why=why))
+
+
 async def report_plan(ledger: Ledger, plan: RunPlan, on_event: OnEvent) -> None:
-    """Report the unfinished run that a new one pauses, or that the run of the plan had been paused, and by whom."""
+    """Report that the run of the plan had been paused, and by whom."""
     if plan.run is not None and plan.run.state is RunState.PAUSED:
         pause = await ledger.reads.last_pause(plan.run)
         on_event(
@@ -382,10 +396,6 @@ async def report_plan(ledger: Ledger, plan: RunPlan, on_event: OnEvent) -> None:
                 why=str(pause.detail.get("because") or "") if pause is not None else "",
             )
         )
-    if plan.run is None and plan.unfinished is not None:
-        paused = plan.unfinished
-        why = f"a new run replaces it; `shoal runs resume {paused.id}` resumes it"
-        on_event(RunPaused(run_id=paused.id, scraper=paused.scraper, why=why))
 
 
 def report_refused(urls: UrlSource | None, progress: FillProgress, on_event: OnEvent) -> None:
@@ -413,7 +423,10 @@ async def _work_while_filling(
     async def fill() -> None:
         try:
             await fill_run(
-                *(ledger, run, scraper, request.urls, progress), in_lanes=not request.from_store, by=request.by
+                *(ledger, run, scraper, request.urls, progress),
+                in_lanes=not request.from_store,
+                by=request.by,
+                on_stored=partial(set_aside_and_report, ledger, run, host, by=request.by),
             )
         finally:
             report_refused(request.urls, progress, host.on_event)

@@ -286,6 +286,23 @@ class BudgetConformance:
         assert shown.reset_seconds is not None
         assert 1_800 < shown.reset_seconds <= 3_600
 
+    async def test_stops_are_told_to_all(self, harness: LedgerHarness) -> None:
+        budgets, now = harness.ledger.budgets, await clock(harness)
+        for key in ("t0", "t1"):
+            await take(harness, 30, key=key)
+        assert list(await budgets.stops("github")) == []
+        await settle(harness, said=BudgetCorrection(sent_at=now, remaining=1, reset_from=now + 60, reset_at=now + 60))
+        assert list(await budgets.stops("github")) == [], "one call is left"
+        await settle(harness, said=BudgetCorrection(sent_at=now, remaining=0, reset_from=now + 60, reset_at=now + 60))
+        await settle(harness, said=BudgetCorrection(sent_at=now, rests_until=now + 90), resource="")
+        assert list(await budgets.stops("elsewhere")) == []
+        stops = {(stop.key, stop.resource): stop.seconds for stop in await budgets.stops("github")}
+        assert stops == {("t1", "core"): pytest.approx(60, abs=30), ("t1", ""): pytest.approx(90, abs=30)}
+        await harness.advance_clock(61)
+        assert [stop.resource for stop in await budgets.stops("github")] == [""]
+        await harness.advance_clock(30)
+        assert list(await budgets.stops("github")) == []
+
     async def test_the_total_of_a_pool_is_what_can_be_used_now(self, harness: LedgerHarness) -> None:
         tokens = [ExitSpec(key, f"TOKEN_{key}") for key in ("t1", "t2", "t3")]
         worker = await harness.worker(lease_seconds=3_600)

@@ -1,4 +1,4 @@
--- Budgets: calls of functions/74_budgets.sql. list_budgets differs from SQLite in functions and times.
+-- Budgets: calls of functions/74_budgets.sql. The reads differ from SQLite's in functions and times.
 
 -- name: exchange_budget
 select * from shoal.exchange_budget(
@@ -15,3 +15,10 @@ cross join shoal.budget b
 left join shoal.budget_grant g on g.budget = b.id and g.ends_at >= shoal.budget_since(b, t.now)
 where b.pool = $1 and ($2::text is null or b.key = $2)
 group by b.id, t.now order by b.key, b.resource
+
+-- name: stopped_budgets
+-- Read several times a second, so without the grants.
+select b.key, b.resource, greatest(case when b.remaining = 0 then b.reset_at end, b.rests_until) - t.now as seconds
+from (select extract(epoch from shoal.clock())::float8 as now) t
+cross join shoal.budget b
+where b.pool = $1 and (b.rests_until > t.now or (b.remaining = 0 and b.reset_at > t.now))

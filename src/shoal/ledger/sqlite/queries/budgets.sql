@@ -62,6 +62,13 @@ from (select b.*, clock() / 1e6 as now,
 left join budget_grant g on g.budget = b.id and g.ends_at >= b.since
 group by b.id order by b.key, b.resource
 
+-- name: stopped_budgets
+-- Read several times a second, so without the grants.
+select b.key, b.resource,
+       max(case when b.remaining = 0 then coalesce(b.reset_at, 0) else 0 end, coalesce(b.rests_until, 0)) - b.now as seconds
+from (select b.*, clock() / 1e6 as now from budget b where b.pool = ?1) b
+where b.rests_until > b.now or (b.remaining = 0 and b.reset_at > b.now)
+
 -- name: tidy_grants
 delete from budget_grant where id in (
     select g.id from budget b join budget_grant g on g.budget = b.id
