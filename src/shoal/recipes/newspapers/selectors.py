@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from cssselect import ExpressionError
-
 from shoal.define.yaml_scraper import YamlHeader, yaml_error
 from shoal.recipes.newspapers.settings import Newspaper, OneOrMore, as_tuple
 
@@ -55,7 +53,7 @@ def _check_selector(header: YamlHeader, keys: list[str | int], selector: str) ->
     except Exception as problem:  # parsel raises errors of several unrelated classes
         why = " ".join(str(problem).split())
         remedy = None
-        if isinstance(problem, ExpressionError):
+        if type(problem).__name__ == "ExpressionError":  # parsel's own library has understood it, but cannot do it
             what, remedy = "which Shoal cannot use", "Write it with elements, classes, attributes and :nth-child()."
             if "-of-type" in why:
                 remedy = "Name the element before it, such as div:nth-of-type(2)."
