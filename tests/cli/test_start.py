@@ -103,3 +103,6 @@ def test_the_password_is_refused_as_a_flag(countries: Project, tmp_path: Path) -
     said = countries.shoal("worker", "--scraper", "india", "--db-password", "hunter2-hunter2", code=2)
     assert "PGPASSWORD" in said.stderr
     assert "hunter2" not in said.stderr + said.stdout
+    (sentence,) = said.stderr.strip().splitlines()
+    assert ". " not in sentence
+    assert sentence.count(".") == 1

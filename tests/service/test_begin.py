@@ -13,7 +13,7 @@ from shoal.config import Settings
 from shoal.errors import InvalidScraper, UsageError
 from shoal.model.run import RunState
 from shoal.service.begin import RunChoice, open_run, pause_abandoned_runs, plan_run
-from shoal.service.events import Event, Host, RunPaused
+from shoal.service.events import CheckFinished, Event, Host, RunPaused
 from shoal.service.pool import PoolRequest, prepare_pool
 from shoal.service.run import RunRequest, run_scraper
 from shoal.wiring import ledger_context
@@ -201,3 +201,31 @@ async def test_a_refused_call_leaves_a_paused_run_paused(ledger: str) -> None:
         with pytest.raises(UsageError, match="broken"):
             await fleet.enqueue(shop.scraper)
         assert (await fleet.run(run)).run.state is RunState.PAUSED
+
+
+async def test_an_empty_list_is_refused(ledger: str, tmp_path: Path) -> None:
+    scraper = Scraper("india")
+
+    @scraper.stage
+    async def product(page: Page) -> None: ...
+
+    (tmp_path / "empty.txt").write_text("# none yet\n")
+    (tmp_path / "bad.txt").write_text("not a url\n")
+    async with shoal.connect(ledger) as fleet:
+        with pytest.raises(UsageError, match=r"empty\.txt has no URLs\."):
+            await fleet.enqueue(scraper, tmp_path / "empty.txt")
+        with pytest.raises(UsageError, match=r"Correct .*bad\.txt; nothing was stored"):
+            await fleet.enqueue(scraper, tmp_path / "bad.txt")
+        assert (await fleet.runs()).rows == ()
+        run = (await fleet.enqueue(scraper, tmp_path / "empty.txt", keep_open=True)).run_id
+        assert (await fleet.run(run)).run.state is RunState.ACTIVE, "more will follow"
+
+
+async def test_a_pool_says_why_it_has_fewer_workers(ledger: str, tmp_path: Path) -> None:
+    shop = Shop(ledger)
+    shop.settings = Settings(ledger=ledger, worker_limit=1)
+    pool = PoolRequest(target="shop.py", logs=tmp_path / "logs", workers=3)
+    async with prepare_pool(shop.scraper, shop.settings, pool, shop.host()) as prepared:
+        assert len(prepared.plan.assignment) == 1
+    texts = {event.check.name: event.check.text for event in shop.events if isinstance(event, CheckFinished)}
+    assert texts["partitions"] == "0 partitions, 1 worker (3 wanted, worker_limit of shop is 1)"

@@ -23,7 +23,7 @@ from shoal.define.stage import AnyStage, Stage, StageOptions
 from shoal.errors import InvalidScraper, ShoalError
 from shoal.model.item import NewItem
 from shoal.model.lane import LanePolicy
-from shoal.model.redaction import MIN_SECRET_LENGTH, hide_everywhere, secret_texts, without_secret_settings
+from shoal.model.redaction import MIN_SECRET_LENGTH, hide_everywhere, redacted, secret_texts, without_secret_settings
 from shoal.model.run import Run, RunSpec, StageSpec, check_name
 
 if TYPE_CHECKING:
@@ -527,6 +527,10 @@ async def _iter_source(source: Source, settings: Any) -> AsyncIterator[Seed]:
         raise InvalidScraper(f"start() takes items, URLs, iterables and generator functions, not {source!r}.")
 
 
+_WRONG_TYPE = re.compile(r"(?P<name>\w+): Expected `(?P<type>\w+)`, got .*")
+_ALLOWED = {"bool": "true or false", "int": "a whole number", "float": "a number"}
+
+
 def _secret_fields(kind: type | None) -> set[str]:
     """The names of fields with the type `Secret` or pydantic's SecretStr."""
     if kind is None:
@@ -573,7 +577,7 @@ def _convert_settings(scraper: str, kind: type | None, given: Mapping[str, Any],
         return msgspec.convert(_with_bools(kind, given), kind, strict=False)
     except (ValueError, TypeError) as problem:
         raise InvalidScraper(
-            f"The settings of {scraper} are invalid: {_validation_message(problem)}.",
+            f"The settings of {scraper} are invalid: {_type_message(problem, kind, given)}.",
             remedy=f"Correct {variables.get(_wrong_setting(problem), f'[scrapers.{scraper}.settings]')}.",
         ) from None
 
@@ -601,6 +605,16 @@ def _validation_message(problem: Exception) -> str:
     if (meant := _EXPECTED.match(what)) is not None:
         what = f"it must be {_MEANT[meant[1]]}"
     return f"{path.strip('`').removeprefix('$.')}: {what}" if path else what
+
+
+def _type_message(problem: Exception, kind: type, given: Mapping[str, Any]) -> str:
+    """For a plain value of the wrong type: what it is, unless it is a secret, and what is allowed."""
+    message = _validation_message(problem)
+    found = _WRONG_TYPE.fullmatch(message)
+    if found is None or found["name"] in _secret_fields(kind) or found["type"] not in _ALLOWED:
+        return message
+    value = redacted(repr(given.get(found["name"])))
+    return f"{found['name']}: it is {value}, and must be {_ALLOWED[found['type']]}"
 
 
 def _wrong_setting(problem: Exception) -> str:

@@ -187,6 +187,11 @@ class FillProgress(msgspec.Struct):
     def nothing_was_valid(self) -> bool:
         return bool(self.invalid and not self.enqueued and not self.duplicates)
 
+    def wrong_source(self, urls: UrlSource | None) -> str:
+        """Where the first item came from that was refused."""
+        has_list = urls is not None and self.listed is not None and self.listed.invalid
+        return urls.name if urls is not None and has_list else "the items given to start()"
+
     def first_error(self, urls: UrlSource | None) -> str:
         """What is wrong with the first item that was refused, and which one that is."""
         if urls is not None and self.listed is not None and self.listed.invalid_entries:
@@ -211,8 +216,8 @@ async def fill_run(  # noqa: PLR0913 - most by keyword
     A run that was sealed before has its start items; only the URLs are new to it. Duplicates are dropped. The URLs come
     first, because they may not be readable a second time, while the scraper's sources are.
     `progress` says how far it got. `on_stored` is awaited when the first items are stored, and at the end: from then on
-    the run is accepted. Raises UsageError when a new run gets nothing because nothing was valid, or when it has no
-    items and the scraper says what to do about that (`start_remedy`).
+    the run is accepted. Raises UsageError when a new run gets nothing because nothing was valid or the URLs are none,
+    or when it has no items and the scraper says what to do about that (`start_remedy`).
     """
     if urls is not None:
         await ledger.runs.put_note(run.id, LIST_NOTE, {"name": urls.name, "complete": False})
@@ -227,8 +232,10 @@ async def fill_run(  # noqa: PLR0913 - most by keyword
         valid = "not valid" if progress.invalid == 1 else "valid"
         raise UsageError(
             f"{which} to start from is {valid}: {progress.first_error(urls)}",
-            remedy="Correct the items given to start(); nothing was stored.",
+            remedy=f"Correct {progress.wrong_source(urls)}; nothing was stored.",
         )
+    if urls is not None and seal and not run.sealed and await _is_empty(ledger, run, progress):
+        raise UsageError(f"{urls.name} has no URLs.", remedy="Write one in each line; nothing was stored.")
     if scraper.start_remedy and not run.sealed and await _is_empty(ledger, run, progress):
         raise _nothing_to_start(scraper)
     await on_stored()

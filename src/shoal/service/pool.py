@@ -180,7 +180,9 @@ async def preview_pool(scraper: Scraper, settings: Settings, request: PoolReques
         async def read() -> Workload:
             return workload
 
-        plan = await _make_plan(_assigner(scraper, settings, request, read), run, workload, request, host)
+        assigner = _assigner(scraper, settings, request, read)
+        limited = _limit_text(scraper, settings, request)
+        plan = await _make_plan(assigner, run, workload, request, host, limited=limited)
         return await _with_egress(plan, scraper, settings, host, ledger)
 
 
@@ -214,7 +216,8 @@ async def prepare_pool(
             passed(_describe_run(run, workload))
         assigner = _assigner(scraper, settings, request, partial(read_workload, ledger, run.id))
         async with removed_if_refused(ledger, chosen, run, by=BY):
-            plan = await _make_plan(assigner, run, workload, request, host)
+            limited = _limit_text(scraper, settings, request)
+            plan = await _make_plan(assigner, run, workload, request, host, limited=limited)
             plan = await _with_egress(plan, scraper, settings, host, ledger)
         await set_aside_and_report(ledger, run, host, by=BY)
         yield PreparedPool(
@@ -346,14 +349,14 @@ async def _open_run_with_items(
 
 
 async def _make_plan(
-    assigner: PartitionAssigner, run: Run | None, workload: Workload, request: PoolRequest, host: Host
+    assigner: PartitionAssigner, run: Run | None, workload: Workload, request: PoolRequest, host: Host, *, limited: str
 ) -> PoolPlan:
     with run_check("partitions", host) as passed:
         assignment = await assigner.assign()
         if request.only and not any(assignment):
             raise UsageError("The items of the run have no partitions.", remedy="Leave --only out.")
         partitions = sum(1 for name in workload.waiting if name)
-        passed(f"{pluralize(partitions, 'partition')}, {pluralize(len(assignment), 'worker')}")
+        passed(f"{pluralize(partitions, 'partition')}, {pluralize(len(assignment), 'worker')}{limited}")
         if assigner.unknown:
             passed(f"(no items of {', '.join(assigner.unknown)} in the run)")
     # A test of a run without partitions takes any item.
@@ -361,6 +364,14 @@ async def _make_plan(
     return PoolPlan(
         run=run, workload=workload, assignment=assignment, only=only, bounds=request.bounds, places=assigner.places
     )
+
+
+def _limit_text(scraper: Scraper, settings: Settings, request: PoolRequest) -> str:
+    """Why there are fewer workers than were asked for."""
+    wanted = request.workers or settings.workers
+    if request.bounds is not None or not wanted or not settings.worker_limit or wanted <= settings.worker_limit:
+        return ""
+    return f" ({wanted} wanted, worker_limit of {scraper.name} is {settings.worker_limit})"
 
 
 def _assigner(

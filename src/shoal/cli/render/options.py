@@ -49,8 +49,8 @@ def _refuse_password(given: Text) -> Text:
     """Refuse --db-password, which older systems accepted, without repeating its value."""
     if given is not None:
         raise UsageError(
-            "--db-password is refused: a command line can be read by everybody on the machine.",
-            remedy="Set PGPASSWORD (or DB_PASSWORD, or DB_PASSWORD_FILE) instead.",
+            "--db-password is refused because everybody on the machine can read a command line:",
+            remedy="set PGPASSWORD (or DB_PASSWORD, or DB_PASSWORD_FILE) instead.",
         )
     return None
 
