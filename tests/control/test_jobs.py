@@ -479,8 +479,8 @@ async def test_settings_keep_their_bounds(
     for value in refused:
         await answer(api, "/settings", {setting: value}, 422)
         await answer(api, "/settings", {setting: value}, 422, preview="true")
-    nothing: dict[str, object] | None
-    for nothing in ({}, None):
+    bodies: tuple[Any, ...] = ({}, None)
+    for nothing in bodies:
         for params in ({}, {"preview": "true"}):
             assert (await api.post("/settings", json=nothing, params=params)).status_code == 422
     assert await answer(api, "/settings") == expected
