@@ -566,8 +566,8 @@ def test_plan_reads_every_option(shoal: Shoal) -> None:
     [
         ((), "--pages"),
         (("--pages", "none"), "--pages"),
-        (("--pages", "0"), "--pages is 0; it must be a number of pages, such as 1e6."),
-        (("--pages", "1e6", "--size", "big"), "--size is 'big'; it must be a size. Write it as 50KB."),
+        (("--pages", "0"), "--pages is 0. Give a number of pages from 1 to 1e15, such as 1e6."),
+        (("--pages", "1e6", "--size", "big"), "--size is 'big'; it must be a number of bytes. Write it as 50KB."),
         (("--pages", "1e6", "--bandwidth", "fast"), "Write it as 10Gbit."),
         (("--pages", "1e6", "--hours", "1", "--workers", "2"), "Give one of them."),
         (("--pages", "1e6", "--hosts", "100", "--workers", "1000", "--database-cores", "2"), "Give --workers 4, "),

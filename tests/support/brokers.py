@@ -125,7 +125,10 @@ class RabbitServer(_Broker):
         return f"amqp://{login}@127.0.0.1:{port or self.port}/{f'?{query}' if query else ''}"
 
     def wait_until_written(self, queue: str) -> None:
-        """Wait until the name of a queue is on disk: RabbitMQ answers its declaration up to some seconds before."""
+        """Wait until a queue is on disk: RabbitMQ answers its declaration up to some seconds before.
+
+        Its name comes first; the end of the log, which says that the queue is valid, may still be in memory then.
+        """
         deadline = time.monotonic() + _START_SECONDS
         while not any(
             path.suffix in (".LOG", ".DCL", ".DCD") and queue.encode() in path.read_bytes()
@@ -133,6 +136,7 @@ class RabbitServer(_Broker):
         ):
             assert time.monotonic() < deadline, f"{queue} is not on disk"
             time.sleep(0.05)
+        self.control("eval", "ok = mnesia:sync_log(), mnesia:dump_log().")
 
     def control(self, *arguments: str) -> str:
         """Run `rabbitmqctl`; it takes about two seconds."""
