@@ -25,9 +25,12 @@ from tests.support.tor_network import TorNetwork
 for variable in [name for name in os.environ if name.upper().endswith("_PROXY")]:
     del os.environ[variable]
 
-# A shell without job control starts background jobs with SIGINT ignored, and whatever they start would ignore it too.
+# A shell without job control starts background jobs with SIGINT ignored, nohup ignores SIGHUP, and whatever they start
+# would ignore them too.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Asserts of the public suite explain themselves as those of our own tests do.
 pytest.register_assert_rewrite("shoal.testing")
