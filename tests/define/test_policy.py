@@ -205,7 +205,7 @@ def test_a_setting_of_a_wrong_type_is_told_what_it_must_be(name: str, value: str
         assert shop.settings.captions is meant
     with pytest.raises(InvalidScraper) as refused:
         shop.configure(settings={name: value}, stages={}, variables={name: f"{name.upper()} in .env"})
-    assert refused.value.message == f"The settings of shop are invalid: {name}: it must be {must_be}."
+    assert refused.value.message == f"The settings of shop are invalid: {name}: it is {value!r}, and must be {must_be}."
     assert refused.value.remedy == f"Correct {name.upper()} in .env."
 
 

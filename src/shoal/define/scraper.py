@@ -527,10 +527,6 @@ async def _iter_source(source: Source, settings: Any) -> AsyncIterator[Seed]:
         raise InvalidScraper(f"start() takes items, URLs, iterables and generator functions, not {source!r}.")
 
 
-_WRONG_TYPE = re.compile(r"(?P<name>\w+): Expected `(?P<type>\w+)`, got .*")
-_ALLOWED = {"bool": "true or false", "int": "a whole number", "float": "a number"}
-
-
 def _secret_fields(kind: type | None) -> set[str]:
     """The names of fields with the type `Secret` or pydantic's SecretStr."""
     if kind is None:
@@ -577,8 +573,8 @@ def _convert_settings(scraper: str, kind: type | None, given: Mapping[str, Any],
         return msgspec.convert(_with_bools(kind, given), kind, strict=False)
     except (ValueError, TypeError) as problem:
         raise InvalidScraper(
-            f"The settings of {scraper} are invalid: {_type_message(problem, kind, given)}.",
-            remedy=f"Correct {variables.get(_wrong_setting(problem), f'[scrapers.{scraper}.settings]')}.",
+            f"The settings of {scraper} are invalid: {_validation_message(problem, kind, given)}.",
+            remedy=f"Correct {variables.get(_wrong_setting(problem, kind), f'[scrapers.{scraper}.settings]')}.",
         ) from None
 
 
@@ -596,27 +592,22 @@ def _with_bools(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _validation_message(problem: Exception) -> str:
-    """The error without the values, which may be secrets."""
+def _validation_message(problem: Exception, kind: type, given: Mapping[str, Any]) -> str:
+    """The error without the values, which may be secrets; for a plain field of the wrong type what is allowed, and what
+    it is unless it is a secret.
+    """
     if (errors := getattr(problem, "errors", None)) is not None:
         found = errors(include_input=False, include_url=False)
         return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found)
     what, _, path = " ".join(str(problem).split()).partition(" - at ")
+    name = path.strip("`").removeprefix("$.")
     if (meant := _EXPECTED.match(what)) is not None:
-        what = f"it must be {_MEANT[meant[1]]}"
-    return f"{path.strip('`').removeprefix('$.')}: {what}" if path else what
+        is_shown = name in given and name not in _secret_fields(kind)
+        what = f"it is {redacted(repr(given[name]))}, and must be " if is_shown else "it must be "
+        what += _MEANT[meant[1]]
+    return f"{name}: {what}" if name else what
 
 
-def _type_message(problem: Exception, kind: type, given: Mapping[str, Any]) -> str:
-    """For a plain value of the wrong type: what it is, unless it is a secret, and what is allowed."""
-    message = _validation_message(problem)
-    found = _WRONG_TYPE.fullmatch(message)
-    if found is None or found["name"] in _secret_fields(kind) or found["type"] not in _ALLOWED:
-        return message
-    value = redacted(repr(given.get(found["name"])))
-    return f"{found['name']}: it is {value}, and must be {_ALLOWED[found['type']]}"
-
-
-def _wrong_setting(problem: Exception) -> str:
+def _wrong_setting(problem: Exception, kind: type) -> str:
     """The name of the first setting that is wrong; empty when the error names none."""
-    return re.split(r"[.:\[]", _validation_message(problem), maxsplit=1)[0]
+    return re.split(r"[.:\[]", _validation_message(problem, kind, {}), maxsplit=1)[0]

@@ -22,8 +22,8 @@ select c.name, cast(sum(c.number) as bigint) as number
 from shoal.author_count c where c.run = $1 group by c.name order by c.name limit 200
 
 -- name: stages_elsewhere
--- The stages of this name in other runs of the same scraper, the newest first. $3: only of runs with the same code.
--- $4: only of runs that have finished.
+-- The stages of this name in other runs of the same scraper, the newest first; if asked, only of runs with the same
+-- code, or only of runs that have finished.
 select g.id from shoal.run r join shoal.stage g on g.run = r.no and g.name = $2
 where r.scraper = (select o.scraper from shoal.run o where o.no = $1) and r.no <> $1 and r.state <> 'removed'
   and (not cast($3 as boolean) or r.code_version = (select o.code_version from shoal.run o where o.no = $1))
