@@ -9,6 +9,7 @@ import asyncio
 import signal
 import statistics
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,8 +28,7 @@ PEOPLE = (("Suva, Fiji", 500), ("Apia, Samoa", 300)) if LONG else (("Suva, Fiji"
 INSTANCES = {"username": 2, "profile": 5, "social": 10} if LONG else {"username": 2, "profile": 3, "social": 2}
 # A token has so many calls in so many seconds: less than the instances could make.
 LIMITS = {"core": (150, 5), "search": (30, 5)} if LONG else {"core": (60, 4), "search": (30, 4)}
-FAULTS = ("missing", "errors", "exhausted", "throttled", "secondary", "bad_token")
-
+FAULTS = ("missing", "errors", "throttled", "secondary", "bad_token")
 # Requests of an instance: the setting CONCURRENCY.
 AT_ONCE = 4
 
@@ -89,15 +89,17 @@ def test_one_of_the_instances_is_killed(fleet: Project, serve: Serve) -> None:
     again = [login for login, times in profile_answers(visits).items() if times > 1]
     assert len(again) <= held
     assert {login for login, times in social_answers(site.site.people, visits).items() if times > 1} == set()
-    known = ("answered twice in the stage profile", "known to be spent")
-    assert [problem for problem in report.problems if not any(text in problem for text in known)] == []
+    assert [problem for problem in report.problems if "answered twice in the stage profile" not in problem] == []
+    assert report.figures["spent"] == 0
     assert_calls_within_limits(visits)
     assert "No more records to claim" in "".join(worker.stderr for worker in workers["social"])  # S0.22
 
 
 def assert_calls_within_limits(visits: Sequence[Visit]) -> None:
-    """A token of which nothing remains, and the one that is refused, are soon left alone."""
-    assert_spent(visits, instances=sum(INSTANCES.values()))
+    """No token was answered "limit exceeded"; the one that is refused was soon left alone."""
+    over = [visit for visit in visits if visit.status == 403 and visit.note.split()[-1] == "0"]
+    used_up = Counter(visit.note.split()[1] for visit in over)
+    assert len(over) <= len(TOKENS), f"calls beyond the limit: {used_up}"
     bad = [visit for visit in visits if visit.status == 401]
     assert 0 < len(bad) <= 3 * sum(INSTANCES.values())
 
@@ -126,7 +128,9 @@ def test_tokens_that_another_program_uses_up_rest_until_their_reset(fleet: Proje
     assert [worker.wait(PATIENCE) for worker in workers] == [0, 0]
     assert statuses(fleet) == {"ENHANCED": 24}
     refused = [visit for visit in site.log() if visit.status == 403]
-    assert refused
+    # In each window of two seconds each token may be refused once to each worker; what was under way then comes too.
+    windows = 1 + (site.log()[-1].at - site.log()[0].at) / 2
+    assert 1 <= len(refused) <= max(len(site.log()) / 10, 2 * len(TOKENS) * windows)
     report = make_site_report(site.site, site.log(), records_of(fleet), fewest=24)
     assert_spent(site.log(), instances=2)
     assert [problem for problem in report.problems if "known to be spent" not in problem] == []
