@@ -33,6 +33,7 @@ from shoal.observe.logs import open_logs
 from shoal.testing.harness import LedgerHarness
 from tests.support import LONG, missing
 from tests.support.ledgers import postgres_harness, prepare_template, sqlite_harness
+from tests.support.pools import until
 from tests.support.project import Project
 from tests.support.raw_site import Site as RawSite
 from tests.support.raw_site import reply
@@ -573,7 +574,8 @@ def test_a_run_goes_out_through_tor_only_and_loses_nothing(tor_network: TorNetwo
         for number in range(1, ROUNDS + 1):
             pages = ITEMS * (2 * number - 1) // (2 * ROUNDS + 1)
             site.wait_until(_has_pages(pages), timeout=120)
-            [pid] = tor_pids(tmp_path)
+            # It may be starting again just now, because its circuits were cut.
+            [pid] = until(lambda: tor_pids(tmp_path), lambda pids: len(pids) == 1, "tor does not run")
             os.kill(pid, signal.SIGKILL)
             run.wait_until_it_says("tor ended and is started again")
             pages = ITEMS * 2 * number // (2 * ROUNDS + 1)

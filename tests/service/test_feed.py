@@ -370,7 +370,7 @@ async def test_a_feed_killed_between_commit_and_acknowledgement_loses_and_double
     queue: BrokerQueue, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await queue.put(urls(100))
-    source = open_source(queue.address("claim_after=1"), prefetch=40)
+    source = open_source(queue.address("claim_after=4"), prefetch=40)
     committed = asyncio.Event()
 
     async def die(messages: object) -> None:
@@ -382,7 +382,7 @@ async def test_a_feed_killed_between_commit_and_acknowledgement_loses_and_double
     async with feeding(settings, source, batch=20, forever=True):
         await asyncio.wait_for(committed.wait(), PATIENCE)
     await _drop_connection(source)
-    report = await feed_to_end(settings, queue.address("claim_after=1"), backlog=1000)
+    report = await feed_to_end(settings, queue.address("claim_after=4"), backlog=1000)
     assert report.feed.messages == 100
     assert 1 <= report.feed.duplicates <= 20
     assert sorted(await stored(settings, report.run_id)) == sorted(urls(100))
