@@ -351,7 +351,8 @@ async def test_a_worker_that_was_stopped_sends_nothing_for_an_item_that_it_has_l
         await crew.work()
         for task in tasks:  # a worker that has ended may never have been listed beside the first one
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [end for end in ends if isinstance(end, Exception)] == []
         assert (attempts, len(of_page(site))) == (2, 1)
     assert [item.state for item in await crew.items()] == [ItemState.DONE]
 
