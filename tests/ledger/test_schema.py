@@ -114,7 +114,7 @@ async def test_another_version_migrates_between_the_look_and_the_change(
             )
             for number, name, text in [*own, (99, "future", "select 1")] if other == "newer" else older:
                 await person.execute("insert into shoal.migration (version, name) values ($1, $2)", number, name)
-                await person.execute(text)
+                await person.execute(f"{text}\n;select 1")
         return found
 
     monkeypatch.setattr(postgres_schema.PostgresSchema, "version", look_too_early)

@@ -102,7 +102,7 @@ function detail(r) {
     ],
     workers: { live: 7, draining: 1, lost: 1, running: 56 },
     worker_progress: Array.from({ length: 9 }, (_, k) => ({ worker: `node-${1 + (k % 3)}-40${k}-9f2c11a${k}`, state: k === 7 ? "draining" : k === 8 ? "dead" : "live", leased: k === 8 ? 4 : 8, done: 5300 - 211 * k, dead: k * 3, skipped: 4 })),
-    versions: { "0.2.0": 9 }, code_versions: { b1946ac9: 8, "55af0c12": 1 },
+    versions: { "0.3.0": 9 }, code_versions: { b1946ac9: 8, "55af0c12": 1 },
   };
 }
 
@@ -222,7 +222,7 @@ function answer(method, path, query, body) {
   }
   if (!loggedIn) return [401, { error: { code: "unauthorized", message: "Log in first.", hint: "" } }];
   if (path === "me") {
-    return [200, { name: option("login", false) ? "ops" : "loopback", role: option("viewer", false) ? "viewer" : "operator", by: option("login", false) ? "session" : "loopback", expires_at: null, version: "0.2.0", project: "demo", ledger: "postgres://shoal@db/shoal", backend: "postgres", time: iso(Date.now()), login_required: false, csrf: "x", pages: [] }];
+    return [200, { name: option("login", false) ? "ops" : "loopback", role: option("viewer", false) ? "viewer" : "operator", by: option("login", false) ? "session" : "loopback", expires_at: null, version: "0.3.0", project: "demo", ledger: "postgres://shoal@db/shoal", backend: "postgres", time: iso(Date.now()), login_required: false, csrf: "x", pages: [] }];
   }
   if (path === "mock/ledger") {
     ledgerOk = query.get("ok") === "1";

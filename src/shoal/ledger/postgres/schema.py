@@ -91,8 +91,8 @@ class PostgresSchema:
         ]
         for version, name, text in migrations():
             if version > before:
-                steps.append(f"insert into shoal.migration (version, name) values ({version}, '{name}')")
-                steps.append(text)
+                # One step, because a migration may be a comment only: asyncpg refuses a script without a statement.
+                steps.append(f"{text}\n;insert into shoal.migration (version, name) values ({version}, '{name}')")
         await self._db.script([*steps, *functions()])
 
     @property

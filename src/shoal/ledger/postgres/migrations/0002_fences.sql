@@ -1,0 +1,2 @@
+-- functions: ba4e87466dda5e4b
+-- Version 2: what fencing, paces set by operators and waiting for robots.txt add to the schema.

@@ -1,0 +1,1 @@
+-- Version 2: what fencing, paces set by operators and waiting for robots.txt add to the schema.
